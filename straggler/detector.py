@@ -11,7 +11,8 @@ no rank waits for another longer than ``report_bound_seconds``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe
 from typing import Any
 
@@ -37,7 +38,7 @@ class Detector:
     def __init__(self) -> None:
         self._measuring: Measuring | None = None
         self._sections: dict[str, Section] = {}
-        self._wrapper = CallableWrapper(self._section_named)
+        self._wrapper = CallableWrapper(self._finder_of)
         # Kept in the instance, so that the hot call does not go through the descriptor.
         self.__dict__["detection_section"] = self.detection_section
 
@@ -134,7 +135,7 @@ class Detector:
         if self._measuring is not None:
             raise DetectorError("this detector is initialised already; call shutdown() first, or make a Detector()")
         self._measuring = Measuring(settings, probes=probes, store=store, exchange=exchange)
-        self._sections = self._measuring.registry.by_name
+        self._sections = self._measuring.registry.now
 
     @on_either
     def detection_section(
@@ -207,6 +208,30 @@ class Detector:
         self._running("leave_out_iteration").leave_out_iteration()
 
     @on_either
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Return a context manager for an evaluation, which takes other times than training by nature.
+
+        Sections and wrapped callables inside have rows of their own, ``<name> (evaluation)``, without the GPU's times.
+        The iteration is left out of the own work that is compared.
+
+        Raises:
+            DetectorError: The detector is not initialised.
+        """
+        return self._evaluating(self._running("evaluation"))
+
+    @contextmanager
+    def _evaluating(self, measuring: Measuring) -> Iterator[None]:
+        is_nested = measuring.is_evaluating
+        self._sections = measuring.evaluate(True)
+        try:
+            yield
+        finally:
+            if not is_nested:
+                sections = measuring.evaluate(False)
+                if self._measuring is measuring:
+                    self._sections = sections
+
+    @on_either
     def set_decision_hook(self, decide: Callable[[Report], Mapping[str, Any]] | None) -> None:
         """Let rank 0 decide on each report; every rank learns of the decision at the same iteration.
 
@@ -248,8 +273,8 @@ class Detector:
             raise _not_initialised(call)
         return self._measuring
 
-    def _section_named(self, name: str, profile_cuda: bool) -> Section:
-        return self._running("wrap_callables").registry.named(name, profile_cuda)
+    def _finder_of(self, name: str, profile_cuda: bool) -> Callable[[], Section]:
+        return self._running("wrap_callables").registry.finder(name, profile_cuda)
 
 
 def _not_initialised(call: str) -> DetectorError:

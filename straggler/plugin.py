@@ -24,6 +24,7 @@ import collections
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from resilience_core.environment import CONTROL_VARIABLE
@@ -113,6 +114,7 @@ class StragglerPlugin:
         self._logger = logging.getLogger(logger_name or "straggler")
         self._callables: list[CallableId] = []
         self._step: Section | None = None
+        self._evaluation: AbstractContextManager[None] | None = None
         self._context = RunContext()
         self._flagged: collections.Counter[StragglerId] = collections.Counter()
         self._said = ""
@@ -142,6 +144,7 @@ class StragglerPlugin:
     @hookimpl
     def step_start(self, iteration: int) -> None:
         """Open the section of the step."""
+        self._end_evaluation()
         if self._step is not None and not self._step.is_open:
             self._step.__enter__()
 
@@ -169,8 +172,10 @@ class StragglerPlugin:
 
     @hookimpl
     def eval_step_start(self) -> None:
-        """Leave the iteration out in which an evaluation takes place."""
-        self.detector.leave_out_iteration()
+        """Begin an evaluation, in which sections have rows of their own; it ends with the next training step."""
+        if self._evaluation is None and self.detector.initialized:
+            self._evaluation = self.detector.evaluation()
+            self._evaluation.__enter__()
 
     @hookimpl
     def training_error(self, error: BaseException, iteration: int) -> None:
@@ -184,8 +189,14 @@ class StragglerPlugin:
 
     def _end(self) -> None:
         self._step = None
+        self._end_evaluation()
         for report in self.detector.shutdown():
             self._tell(report)
+
+    def _end_evaluation(self) -> None:
+        if self._evaluation is not None:
+            evaluation, self._evaluation = self._evaluation, None
+            evaluation.__exit__(None, None, None)
 
     def identify(self, report: Report) -> set[StragglerId]:
         """Return all ranks that any of the thresholds calls slow in this report.

@@ -29,6 +29,7 @@ def _close_all() -> None:
     """End the threads first: one that is inside the store's library while the interpreter ends aborts the process."""
     for thread in list(_open):
         thread.close(grace_seconds=0.0, limit_seconds=0.5)
+        thread.at_exit()
 
 
 class ReportThread:
@@ -37,10 +38,12 @@ class ReportThread:
     Args:
         poll: Called whenever nothing else is to be done and the time it has last returned is over; it returns the
             seconds until the next call.
+        at_exit: Called after the thread has ended with the interpreter, because nobody has closed it.
     """
 
-    def __init__(self, poll: Callable[[], float]) -> None:
+    def __init__(self, poll: Callable[[], float], at_exit: Callable[[], None] = lambda: None) -> None:
         self._poll = poll
+        self.at_exit = at_exit
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._hurried_from = math.inf
         self._is_closed = False

@@ -22,8 +22,9 @@ from straggler.exchange.sequences import kind_of
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
-from straggler.measurement.summary import Summary
+from straggler.measurement.summary import Summary, in_unit
 from straggler.probes.probe import Collected, Probe, cut
+from straggler.reporting.kept_past import KeptPast
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
@@ -34,6 +35,8 @@ __all__ = ["EndedWindow", "Reporter"]
 
 logger = logging.getLogger(__name__)
 
+_MILLISECONDS, _MICROSECONDS = 1e3, 1e6
+"""In a second."""
 _HISTORY = 1 << 14
 """Reports whose lengths are kept, to say since how long a rank is slow: eleven days of one a minute."""
 
@@ -79,8 +82,9 @@ class Reporter:
         self._made = 0
         self._heard = {kind: np.full(exchange.world_size, -1, dtype=np.int64) for kind in (0, 1)}
         self._scorer = Scorer(exchange.world_size, settings) if exchange.rank == 0 else None
-        log_path = settings.log_path
-        self._log = ReportLog(log_path) if log_path is not None and exchange.rank == 0 else None
+        path = settings.log_path if exchange.rank == 0 else None
+        self._log = None if path is None else ReportLog(path)
+        self._kept_past = KeptPast.beside(path)
         self._hashed_group = hash_name(settings.peer_group)
 
     def cut(self) -> EndedWindow:
@@ -127,6 +131,8 @@ class Reporter:
         self.exchange.close()
         if self._log is not None:
             self._log.close()
+        if self._kept_past is not None:
+            self._kept_past.close()
 
     def _encode(self, sequence: int, elapsed: float, collected: Collected) -> bytes:
         header = {
@@ -171,7 +177,8 @@ class Reporter:
         np.maximum(heard, gathered.numbers, out=heard)
         self.exchange.note_late(int(rank) for rank in np.flatnonzero(gathered.numbers != sequence))
         self._learn_names(gathered)
-        scores = self._scorer.score(gathered)
+        kept = self._kept_past
+        scores = self._scorer.score(gathered) if kept is None else kept.score(self._scorer, gathered)
         report = Report(
             scores=scores,
             gathered=gathered,
@@ -274,13 +281,15 @@ def _collected(window: EndedWindow) -> Collected:
 
 
 def _local(collected: Collected) -> dict[str, dict[str, Summary]]:
-    def of(family: Family) -> dict[str, Summary]:
-        rows: list[Measured] = [row for row in collected.rows if row.family is family]
-        return {row.name: row.summary for row in rows}
+    """Return what this rank measured by itself, in the units of nvidia-resiliency-ext."""
 
-    gpu_sections = of(Family.GPU_SECTION)
+    def of(family: Family, per_second: float) -> dict[str, Summary]:
+        rows: list[Measured] = [row for row in collected.rows if row.family is family]
+        return {row.name: in_unit(row.summary, per_second) for row in rows}
+
+    gpu_sections = of(Family.GPU_SECTION, _MICROSECONDS)
     return {
-        "local_section_summaries": of(Family.SECTION),
-        "local_kernel_summaries": of(Family.KERNEL) or gpu_sections,
+        "local_section_summaries": of(Family.SECTION, _MILLISECONDS),
+        "local_kernel_summaries": of(Family.KERNEL, _MICROSECONDS) or gpu_sections,
         "local_gpu_section_summaries": gpu_sections,
     }

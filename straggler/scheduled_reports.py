@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from straggler.errors import WireError
@@ -71,7 +71,7 @@ class ScheduledReports:
             steps_in=self._schedule.steps_in,
             heard_within=exchange.heard_within,
         )
-        self._thread = ReportThread(self._poll)
+        self._thread = ReportThread(self._poll, at_exit=exchange.close)
 
     def tick(self) -> Report | None:
         """Count an iteration; return a report that was finished meanwhile, None where there is none."""
@@ -99,6 +99,10 @@ class ScheduledReports:
         self._asked += 1
         report, self.decision = self._thread.do_and_wait(lambda: self.reporter.make(number, window, None))
         return report
+
+    def keep_finished(self, reports: Iterable[Report]) -> None:
+        """Have :meth:`tick` return these reports first."""
+        self._finished.extendleft(reversed(list(reports)))
 
     def take_finished(self) -> list[Report]:
         """Return the reports that no :meth:`tick` has returned."""

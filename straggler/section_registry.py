@@ -2,8 +2,10 @@
 
 A name that is used at two places would mix two durations into one median, so it is refused, at its first use at
 the second place. The same place reached twice (a helper, a second function object of the same source line, the
-copy of a ``finally`` block) is one place. A section without a name is called after its place; where that name is
-taken by a place in another file, a hash of the file's path tells them apart.
+copy of a ``finally`` block) is one place. A name in training and in an evaluation is two sections, the second of which
+is shown as ``<name> (evaluation)``: a pass forward without gradients takes another time by nature. A section without a
+name is called after its place; where that name is taken by a place in another file, a hash of the file's path tells
+them apart.
 """
 
 from __future__ import annotations
@@ -26,10 +28,14 @@ __all__ = ["SectionRegistry"]
 logger = logging.getLogger(__name__)
 
 _MANY = 500
+_IN_EVALUATION = " (evaluation)"
 
 
 class SectionRegistry:
     """The sections of one detector.
+
+    Attributes:
+        now: Those by name that are in use now: of training, or of an evaluation.
 
     Args:
         collectives: Reads the number of collectives so far; None where there are none to watch.
@@ -46,7 +52,9 @@ class SectionRegistry:
         probes: Sequence[Probe] = (),
         waits: WaitClock | None = None,
     ) -> None:
-        self.by_name: dict[str, Section] = {}
+        self._training: dict[str, Section] = {}
+        self._evaluation: dict[str, Section] = {}
+        self.now = self._training
         self._unnamed: dict[tuple[str, int], str] = {}
         self._interval = profiling_interval
         self._probes = probes
@@ -65,7 +73,7 @@ class SectionRegistry:
             name = self._name_of_place(place)
         elif not isinstance(name, str) or not name:
             raise ConfigError(f"a section's name is text, not {name!r}")
-        section = self.by_name.get(name)
+        section = self.now.get(name)
         if section is None:
             if kind not in KINDS:
                 raise ConfigError(f"kind is {kind!r}{nearest(str(kind), KINDS)}")
@@ -81,16 +89,32 @@ class SectionRegistry:
 
     def named(self, name: str, profile_cuda: bool) -> Section:
         """Return the section of a wrapped callable; one that was unwrapped and wrapped again is the same."""
-        section = self.by_name.get(name)
+        section = self.now.get(name)
         if section is None:
             section = self._make(name, profile_cuda, "auto")
             section.place = (f"wrapped callable {name}", 0)
         return section
 
+    def finder(self, name: str, profile_cuda: bool) -> Callable[[], Section]:
+        """Return a function that returns the section of a wrapped callable, of training or of an evaluation."""
+        self.named(name, profile_cuda)
+        return lambda: self.now.get(name) or self.named(name, profile_cuda)
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Return whether the sections of evaluations are in use."""
+        return self.now is self._evaluation
+
+    def evaluate(self, is_evaluation: bool) -> dict[str, Section]:
+        """Use the sections of evaluations from now on, or those of training; return them by name."""
+        self.forget_release()
+        self.now = self._evaluation if is_evaluation else self._training
+        return self.now
+
     def watch(self, collectives: Callable[[], int] | None, waits: WaitClock | None) -> None:
         """Watch for collectives and waits from now on, in the sections that there are already, too."""
         self._clock.collectives, self._clock.waits = collectives, waits
-        for section in self.by_name.values():
+        for section in (*self._training.values(), *self._evaluation.values()):
             section.look_for_collectives()
 
     def forget_release(self) -> None:
@@ -101,21 +125,23 @@ class SectionRegistry:
         name = self._unnamed.get(place)
         if name is None:
             name = f"{PurePath(place[0]).name}:{place[1]}"
-            if name in self.by_name:
+            if name in self._training or name in self._evaluation:
                 name = f"{name}~{hash_name(place[0]) & 0xFFFF:04x}"
             self._unnamed[place] = name
         return name
 
     def _make(self, name: str, profile_cuda: bool, kind: SectionKind) -> Section:
-        if len(self.by_name) == _MANY:
+        if len(self.now) == _MANY:
             logger.warning(
                 "there are %d straggler sections, the latest is %r: are names made at run time? Each is kept, and "
                 "none is ever compared with another (said once)",
                 _MANY,
                 name,
             )
-        section = Section(name, self._clock, profiling_interval=self._interval, kind=kind)
+        shown = name + _IN_EVALUATION if self.is_evaluating else name
+        section = Section(shown, self._clock, profiling_interval=self._interval, kind=kind)
         for probe in self._probes:
-            probe.watch(section, profile_cuda)
-        self.by_name[name] = section
+            # The kernels of an evaluation have the names of those of training, and other times.
+            probe.watch(section, profile_cuda and not self.is_evaluating)
+        self.now[name] = section
         return section

@@ -83,7 +83,7 @@ def _window(detector: Detector, torch: Any, matrix: Any) -> dict[str, Any]:
     if report is None:
         return {"ms": {}, "notes": ["no report"]}
     rows = report.local_kernel_summaries
-    medians = {name[:60]: round(float(row[Statistic.MED]) * 1e3, 4) for name, row in rows.items()}
+    medians = {name[:60]: round(float(row[Statistic.MED]) * 1e-3, 4) for name, row in rows.items()}
     return {"ms": medians, "notes": list(report.notes)}
 
 

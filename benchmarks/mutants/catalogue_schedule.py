@@ -167,8 +167,8 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a connection that has failed is asked for ever",
         "straggler/exchange/bounded_calls.py",
-        "if self._failures >= _MOST_FAILURES or (",
-        "if (",
+        "return self._failures < _MOST_FAILURES and (",
+        "return (",
         _STORE,
     ),
 )

@@ -7,6 +7,7 @@ from benchmarks.mutants.mutant import Mutant
 __all__ = ["MUTANTS_OF_WAITS"]
 
 _WAITS_TESTS = ("tests/straggler/measurement/test_waits.py",)
+_KEPT_PAST = ("tests/straggler/reporting/test_kept_past.py",)
 _REPORTS = ("tests/straggler/reporting/test_report.py",)
 _WAITS = "straggler/measurement/waits.py"
 _OWN = "straggler/probes/own_work.py"
@@ -100,8 +101,8 @@ MUTANTS_OF_WAITS = (
     Mutant(
         "ranks whose detector was made before the process group are never compared",
         "straggler/measuring.py",
-        "        if not has_group():\n            return\n",
-        "        return\n",
+        "        self._is_same_group = same_group()\n        self._is_early",
+        "        return\n        self._is_early",
         ("tests/straggler/test_late_group.py",),
     ),
     Mutant(
@@ -131,5 +132,33 @@ MUTANTS_OF_WAITS = (
         "_SHARE_EXPLAINED = 0.7",
         "_SHARE_EXPLAINED = 1.0",
         _REPORTS,
+    ),
+    Mutant(
+        "a rank is compared with the past of another machine",
+        "straggler/reporting/kept_past.py",
+        '        ("nodes", "ranks are on other hosts"),\n',
+        "",
+        _KEPT_PAST,
+    ),
+    Mutant(
+        "a new job is compared with the past of another one",
+        "straggler/reporting/kept_past.py",
+        "if self._is_first and self._generation > 0:",
+        "if self._is_first:",
+        _KEPT_PAST,
+    ),
+    Mutant(
+        "what all ranks evaluate with shares a row with training",
+        "straggler/section_registry.py",
+        "self.now = self._evaluation if is_evaluation else self._training",
+        "self.now = self._training",
+        ("tests/straggler/test_detector.py",),
+    ),
+    Mutant(
+        "a store that has gone with its group is still called",
+        "straggler/exchange/bounded_calls.py",
+        "if not self.can_call or not self._presence.is_expected():",
+        "if not self.can_call:",
+        ("tests/straggler/exchange/test_exchange.py",),
     ),
 )

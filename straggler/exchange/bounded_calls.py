@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from straggler.exchange.presence import Presence
+
 __all__ = ["BoundedCalls"]
 
 logger = logging.getLogger(__name__)
@@ -19,10 +21,19 @@ _MOST_FAILURES = 3
 """In a row; after these the connection is given up: it does not come back, and each try would be logged by torch."""
 
 
-class BoundedCalls:
-    """Makes calls on a daemon thread, and waits for each with a limit."""
+_ANSWER_SECONDS = 0.5
 
-    def __init__(self) -> None:
+
+class BoundedCalls:
+    """Makes calls on a daemon thread, and waits for each with a limit.
+
+    Args:
+        presence: Of the store. Where it is not expected to be there no call is made, and after a call that has failed
+            another one only where the store answers: torch prints a page for each that fails.
+    """
+
+    def __init__(self, presence: Presence) -> None:
+        self._presence = presence
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stuck: threading.Event | None = None
         self._thread = threading.Thread(target=self._run, name="straggler-exchange", daemon=True)
@@ -42,8 +53,31 @@ class BoundedCalls:
             The result; None after a failure, when it takes longer, while an earlier call has not come back, and for
             good once calls have failed three times in a row.
         """
-        if self._failures >= _MOST_FAILURES or (self._stuck is not None and not self._stuck.is_set()):
+        if not self.can_call or not self._presence.is_expected():
             return None
+        if self._failures and not self._presence.answers(min(_ANSWER_SECONDS, limit_seconds)):
+            self._failures += 1
+            return None
+        return self._made(what, function, limit_seconds)
+
+    @property
+    def can_call(self) -> bool:
+        """Return whether no call hangs, and the connection is not given up."""
+        return self._failures < _MOST_FAILURES and (self._stuck is None or self._stuck.is_set())
+
+    def last_call(self, what: str, function: Callable[[], object], limit_seconds: float) -> None:
+        """Have a function called if the store answers, even if it is no longer expected to be there; then end.
+
+        Args:
+            what: As for :meth:`call`.
+            function: As there.
+            limit_seconds: As there.
+        """
+        if self.can_call and self._presence.answers(min(_ANSWER_SECONDS, limit_seconds)):
+            self._made(what, function, limit_seconds)
+        self.close()
+
+    def _made(self, what: str, function: Callable[[], T], limit_seconds: float) -> T | None:
         done = threading.Event()
         result: list[T] = []
 

@@ -11,7 +11,8 @@ rank that was missing last time gets a short grace, but its window of last time,
 
 Cost per report: a rank writes one value and adds one to a counter (O(K)), and asks once or twice for the next plan;
 rank 0 reads N values (O(N)). Two keys per rank are overwritten in turn (with the report's number, so that an old
-window is recognised); only the counter is new each time, and the last one is deleted.
+window is recognised); only the counter is new each time, and the last ones are deleted. When all ranks have closed
+their exchange, no key is left (:mod:`straggler.exchange.leaving`).
 
 Every call to the store is made on a helper thread and waited for with a limit: the server of the store lives in
 some process too, and if that process is stopped, a call never returns. Until the call returns, no other is made: one
@@ -22,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
+
+from straggler.exchange.presence import same_group
 
 __all__ = ["Exchange", "LocalExchange", "connect"]
 
@@ -88,7 +91,7 @@ class Exchange(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop the helper thread; nothing is sent after this."""
+        """Remove what nobody reads any more and stop the helper thread; nothing is sent after this."""
 
 
 class LocalExchange:
@@ -173,10 +176,12 @@ def connect(
 
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return LocalExchange()
+    is_expected = _always
     if store is None:
         from torch.distributed.distributed_c10d import _get_default_store
 
         store = _get_default_store()
+        is_expected = same_group()
     from straggler.exchange.store import StoreExchange
 
     return StoreExchange(
@@ -186,7 +191,12 @@ def connect(
         bound_seconds=bound_seconds,
         heard_within=min(max(interval_seconds / _POLLS, _SHORTEST_POLL), _LONGEST_POLL),
         prefix=f"straggler/{generation}/{_instance_number()}",
+        is_expected=is_expected,
     )
+
+
+def _always() -> bool:
+    return True
 
 
 _instances = 0

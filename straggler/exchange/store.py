@@ -5,43 +5,21 @@ See :mod:`straggler.exchange.exchange` for why, and for what it costs.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from straggler.exchange.bounded_calls import BoundedCalls
-from straggler.exchange.sequences import kind_of
+from straggler.exchange.leaving import LATE_REPORTS, WrittenKeys, counters, leave
+from straggler.exchange.presence import Presence
+from straggler.exchange.sequences import asked, kind_of
+from straggler.exchange.store_names import Store, StoreNames
 
-__all__ = ["Store", "StoreExchange"]
-
-T = TypeVar("T")
+__all__ = ["StoreExchange"]
 
 _CHUNK = 1024
 _GRACE_SECONDS = 0.1
-
-
-class Store(Protocol):
-    """The part of ``torch.distributed.Store`` that is used."""
-
-    def set(self, key: str, value: Any) -> None:
-        """Set a key."""
-
-    def get(self, key: str) -> bytes:
-        """Return the value of a key; waits for it."""
-        ...
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter and return its new value."""
-        ...
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all of these keys are set."""
-        ...
-
-    def delete_key(self, key: str) -> bool:
-        """Delete a key and return whether it was set."""
-        ...
+_LEAVING_SECONDS = 3.0
 
 
 class StoreExchange:
@@ -55,34 +33,55 @@ class StoreExchange:
         bound_seconds: How long rank 0 waits for the others, and anybody for the store.
         prefix: Before every key; carries the generation, so that a restart meets no old keys.
         heard_within: Seconds between two looks at what rank 0 shows.
+        is_expected: Whether what the store belongs to still exists; False: no call is made any more.
     """
 
     def __init__(
-        self, store: Any, rank: int, world_size: int, *, bound_seconds: float, prefix: str, heard_within: float = 0.01
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        *,
+        bound_seconds: float,
+        prefix: str,
+        heard_within: float = 0.01,
+        is_expected: Callable[[], bool] = lambda: True,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.heard_within = heard_within
         self._bound = bound_seconds
         self._prefix = prefix
-        self._helper = BoundedCalls()
+        self._is_expected = is_expected
+        self._helper = BoundedCalls(Presence(store, is_expected))
+        self._written = WrittenKeys()
+        self._is_closed = False
         self._store: Store = (
             self._helper.call("cloning the store", lambda: _own_connection(store), bound_seconds) or store
         )
+        self._posted = {0: -1, 1: asked(-1)}
         self._seen: dict[tuple[int, int], set[int]] = {}
         self._late: set[int] = set()
-        self._epoch = 0
+        self._names = StoreNames(self._store, self._key, self._to_write, bound_seconds)
         self._board_epoch = 0
+        self._counted = 0
 
     def _key(self, *parts: object) -> str:
         return "/".join([self._prefix, *map(str, parts)])
+
+    def _to_write(self, *parts: object) -> str:
+        """Return a key that is about to be written, so that it is removed in the end."""
+        key = self._key(*parts)
+        self._written.note(key, str(parts[0]))
+        return key
 
     def post(self, sequence: int, payload: bytes) -> None:
         """Leave this rank's window for report ``sequence``."""
 
         def work() -> None:
-            self._store.set(self._window(sequence, self.rank), b"%d " % sequence + payload)
-            self._store.add(self._key("count", sequence), 1)
+            self._posted[kind_of(sequence)] = sequence
+            self._store.set(self._to_write("window", *_place(sequence), self.rank), b"%d " % sequence + payload)
+            self._store.add(self._to_write("count", sequence), 1)
 
         self._helper.call("leaving this rank's window", work, self._bound)
 
@@ -93,10 +92,12 @@ class StoreExchange:
 
     def _collect(self, sequence: int, is_over: Callable[[], bool] | None) -> list[bytes | None]:
         deadline = time.monotonic() + self._bound
-        counter = self._key("count", sequence)
+        counter = self._to_write("count", sequence)
         pause = 0.0005
         grace: float | None = None
         while True:
+            if not self._is_expected():
+                return [None] * self.world_size
             came = self._store.add(counter, 0)
             now = time.monotonic()
             if came >= self.world_size or now >= deadline or (grace is not None and now >= grace):
@@ -110,7 +111,8 @@ class StoreExchange:
                 grace = now + min(_GRACE_SECONDS, self._bound)
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
-        self._store.delete_key(self._key("count", sequence - 1))
+        for before in range(1, LATE_REPORTS + 1):  # a rank that is late makes its counter anew
+            self._store.delete_key(self._key("count", sequence - before))
         everybody = range(self.world_size)
         found = self._windows(sequence, everybody, is_complete=came >= self.world_size)
         if len(found) < self.world_size:
@@ -164,7 +166,7 @@ class StoreExchange:
 
         def work() -> None:
             store: Any = self._store
-            keys = [self._key("outcome", rank) for rank in outcomes]
+            keys = [self._to_write("outcome", rank) for rank in outcomes]
             values = [b"%d " % sequence + outcome for outcome in outcomes.values()]
             if _has_many(store):
                 for start in range(0, len(keys), _CHUNK):
@@ -184,7 +186,7 @@ class StoreExchange:
         deadline = time.monotonic() + 2 * self._bound
         key = self._key("outcome", self.rank)
         pause = 0.001
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._is_expected():
             if self._store.check([key]):
                 number, _, word = self._store.get(key).partition(b" ")
                 if int(number) == sequence:
@@ -199,8 +201,8 @@ class StoreExchange:
         """Show all other ranks, on rank 0, what it has planned and proposes."""
 
         def work() -> None:
-            self._store.set(self._key("board"), board)
-            self._store.add(self._key("board-epoch"), 1)
+            self._store.set(self._to_write("board"), board)
+            self._store.add(self._to_write("board-epoch"), 1)
 
         self._helper.call("announcing a report", work, self._bound)
 
@@ -209,8 +211,9 @@ class StoreExchange:
         return self._helper.call("asking for the next report", self._look, self._bound)
 
     def _look(self) -> bytes | None:
-        epoch = self._store.add(self._key("board-epoch"), 0)
-        if epoch == self._board_epoch:
+        epoch = self._store.add(self._to_write("board-epoch"), 0)
+        # 0: rank 0 has shown nothing, or has left and taken it away; a get would wait for it.
+        if epoch in (0, self._board_epoch) or not self._store.check([self._key("board")]):
             return None
         board = self._store.get(self._key("board"))
         self._board_epoch = epoch
@@ -218,68 +221,58 @@ class StoreExchange:
 
     def answer(self, proposal: int, amount: int) -> None:
         """Add to the answers to a proposal of rank 0's."""
-        key = self._key("answers", proposal)
+        key = self._to_write("answers", proposal)
         self._helper.call("answering a proposal", lambda: self._store.add(key, amount), self._bound)
 
     def answers(self, proposal: int) -> int:
         """Return the sum of the answers to a proposal, on rank 0."""
-        key = self._key("answers", proposal)
-        return self._helper.call("counting answers", lambda: self._store.add(key, 0), self._bound) or 0
+        key, before = self._to_write("answers", proposal), self._key("answers", proposal - 1)
+
+        def work() -> int:
+            if proposal > self._counted:
+                self._store.delete_key(before)
+                self._counted = proposal
+            return self._store.add(key, 0)
+
+        return self._helper.call("counting answers", work, self._bound) or 0
 
     def wanted_names(self) -> list[int]:
         """Return the hashes whose names rank 0 asks everybody for."""
-        return self._helper.call("asking for wanted names", self._wanted_names, self._bound) or []
-
-    def _wanted_names(self) -> list[int]:
-        epoch = self._store.add(self._key("wanted-epoch"), 0)
-        if epoch == self._epoch:
-            return []
-        self._epoch = epoch
-        return [int(number) for number in json.loads(self._store.get(self._key("wanted")))]
+        return self._helper.call("asking for wanted names", self._names.wanted, self._bound) or []
 
     def want_names(self, hashes: Iterable[int]) -> None:
         """Ask, on rank 0, for the names behind these hashes."""
-        listed = json.dumps(list(hashes))
-
-        def work() -> None:
-            self._store.set(self._key("wanted"), listed)
-            self._store.add(self._key("wanted-epoch"), 1)
-
-        self._helper.call("asking for names", work, self._bound)
+        listed = list(hashes)
+        self._helper.call("asking for names", lambda: self._names.want(listed), self._bound)
 
     def tell_names(self, names: Mapping[int, str]) -> None:
         """Tell rank 0 the names behind these hashes, in at most the bound; rank 0 asks again for what is left."""
-
-        def work() -> None:
-            for number, name in self._while_there_is_time(names.items()):
-                self._store.set(self._key("name", number), name)
-
-        self._helper.call("telling names", work, self._bound)
+        self._helper.call("telling names", lambda: self._names.tell(names), self._bound)
 
     def names_of(self, hashes: Iterable[int]) -> dict[int, str]:
         """Return the names behind these hashes, on rank 0, as far as ranks have told them, in at most the bound."""
         found: dict[int, str] = {}
-
-        def work() -> None:
-            for number in self._while_there_is_time(hashes):
-                key = self._key("name", number)
-                if self._store.check([key]):
-                    found[number] = self._store.get(key).decode("utf-8", "replace")
-
-        self._helper.call("reading names", work, self._bound)
+        self._helper.call("reading names", lambda: self._names.read(hashes, found), self._bound)
         return dict(found)  # a copy: a call that comes back late may still add to the original
 
-    def _while_there_is_time(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items until half the bound is over, so that a slow store is told from one that hangs."""
-        deadline = time.monotonic() + 0.5 * self._bound
-        for item in items:
-            if time.monotonic() >= deadline:
-                return
-            yield item
-
     def close(self) -> None:
-        """Stop the helper thread; nothing is sent after this."""
-        self._helper.close()
+        """Remove what nobody reads any more and stop the helper thread; nothing is sent after this. Twice is no error.
+
+        Takes at most three seconds, and none where the store is gone.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        limit = min(self._bound, _LEAVING_SECONDS)
+        self._helper.last_call("removing what was left in the store", lambda: self._leave(0.5 * limit), limit)
+
+    def _leave(self, limit_seconds: float) -> None:
+        written, everybody = self._written.all(), list(range(self.world_size))
+        if self.rank == 0:  # what others have written since the last report, too
+            written += counters(self._key, self._posted)
+            for number in (0, 1, asked(0), asked(1)):
+                written += [self._window(number, rank) for rank in self._existing(number, everybody)]
+        leave(self._store, self._key, self.rank, self.world_size, written, limit_seconds=limit_seconds)
 
 
 def _place(sequence: int) -> tuple[int, int]:

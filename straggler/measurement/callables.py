@@ -26,9 +26,15 @@ _MISSING = object()
 class CallableId:
     """Names one callable to be timed: the attribute ``name`` of ``obj``.
 
+    The last three exist because nvidia-resiliency-ext has them. It never reads them, and neither does anything here:
+    every call is timed, whatever its arguments are, and they do not tell two callables apart.
+
     Args:
         obj: A module, a class or any object.
         name: The attribute that is called.
+        arg_filter_fn: Without effect.
+        extra_args_fn: Without effect.
+        ignored_args: Without effect; nvidia-resiliency-ext's examples give ``("self",)``.
 
     Raises:
         ValueError: The object has no such attribute, or it cannot be called.
@@ -36,6 +42,11 @@ class CallableId:
 
     obj: Any
     name: str
+    arg_filter_fn: Callable[[inspect.BoundArguments], bool] | None = attrs.field(default=None, eq=False, repr=False)
+    extra_args_fn: Callable[[inspect.BoundArguments], dict[str, Any]] | None = attrs.field(
+        default=None, eq=False, repr=False
+    )
+    ignored_args: tuple[str, ...] | None = attrs.field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         found = getattr(self.obj, self.name, _MISSING)
@@ -51,15 +62,16 @@ class CallableId:
 def _owner(obj: Any) -> str:
     if isinstance(obj, ModuleType):
         return obj.__name__
-    kind = obj if isinstance(obj, type) else type(obj)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(obj, type):
+        return f"{obj.__module__}.{obj.__name__}"
+    return type(obj).__name__
 
 
 class CallableWrapper:
     """Puts sections around callables, and takes them off again."""
 
-    def __init__(self, section_named: Callable[[str, bool], Section]) -> None:
-        self._section_named = section_named
+    def __init__(self, finder_of: Callable[[str, bool], Callable[[], Section]]) -> None:
+        self._finder_of = finder_of
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._names: set[str] = set()
 
@@ -97,13 +109,13 @@ class CallableWrapper:
     def _wrap(self, callable_id: CallableId, profile_cuda: bool) -> None:
         obj, name = callable_id.obj, callable_id.name
         own = vars(obj).get(name, _MISSING) if hasattr(obj, "__dict__") else _MISSING
-        section = self._section_named(self._unique(str(callable_id)), profile_cuda)
+        find = self._finder_of(self._unique(str(callable_id)), profile_cuda)
         raw = inspect.getattr_static(obj, name) if isinstance(obj, type) else None
         replacement: Any
         if isinstance(raw, (staticmethod, classmethod)):
-            replacement = type(raw)(_timed(raw.__func__, section))
+            replacement = type(raw)(_timed(raw.__func__, find))
         else:
-            replacement = _timed(getattr(obj, name), section)
+            replacement = _timed(getattr(obj, name), find)
         setattr(obj, name, replacement)
         self._wrapped.append((obj, name, own))
 
@@ -116,10 +128,10 @@ class CallableWrapper:
         return name
 
 
-def _timed(function: Callable[..., Any], section: Section) -> Callable[..., Any]:
+def _timed(function: Callable[..., Any], find: Callable[[], Section]) -> Callable[..., Any]:
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        with section:
+        with find():
             return function(*args, **kwargs)
 
     return timed

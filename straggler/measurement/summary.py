@@ -1,7 +1,8 @@
 """Statistic and the one definition of each.
 
 CPU sections, CUDA events and kernels are all summarised by :func:`summarise`, so that the medians of two probes
-can be compared.
+can be compared. Inside this package every duration is in seconds; a report shows summaries in the units of
+nvidia-resiliency-ext, see :func:`in_unit`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Statistic", "Summary", "robust_spread", "summarise"]
+__all__ = ["Statistic", "Summary", "in_unit", "robust_spread", "summarise"]
 
 
 class Statistic(enum.Enum):
-    """The statistics of the durations of one section or kernel in one window. Seconds, except NUM."""
+    """The statistics of the durations of one section or kernel in one window.
+
+    In a report's summaries they are in milliseconds for sections and in microseconds for kernels and other GPU times;
+    NUM has no unit.
+    """
 
     MIN = "MIN"
     """The shortest."""
@@ -62,6 +67,16 @@ def summarise(seconds: Sequence[float] | npt.NDArray[np.float64]) -> Summary:
         Statistic.STD: float(samples.std()),
         Statistic.NUM: float(samples.size),
     }
+
+
+def in_unit(summary: Summary, per_second: float) -> Summary:
+    """Return a summary in another unit than seconds.
+
+    Args:
+        summary: In seconds.
+        per_second: How many of the unit are a second: 1e3 for milliseconds.
+    """
+    return {kind: value if kind is Statistic.NUM else value * per_second for kind, value in summary.items()}
 
 
 def robust_spread(seconds: npt.NDArray[np.float64]) -> float:

@@ -34,10 +34,12 @@ class Report:
     windows; with ``"minimum"`` see :mod:`straggler.scoring.minimum`.
 
     Attributes:
-        local_section_summaries: CPU wall time of this rank's sections, by name.
-        local_kernel_summaries: This rank's kernels in the sampled entries, by name; where none are known, the GPU times
-            of its sections instead, as ``cuda:<section>``. Never both, since one holds the other's time.
-        local_gpu_section_summaries: The GPU times of its sections in every measured entry, as ``cuda:<section>``.
+        local_section_summaries: CPU wall time of this rank's sections, by name, in milliseconds.
+        local_kernel_summaries: This rank's kernels in the sampled entries, by name, in microseconds; where none are
+            known, the GPU times of its sections instead, as ``cuda:<section>``. Never both, since one holds the other's
+            time.
+        local_gpu_section_summaries: The GPU times of its sections in every measured entry, as ``cuda:<section>``, in
+            microseconds.
     """
 
     def __init__(

@@ -22,6 +22,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from straggler.scoring.past import Past
+
 __all__ = ["MinimumScorer", "gpu_scores", "section_scores"]
 
 
@@ -112,3 +114,18 @@ class MinimumScorer:
             best[name] = np.array(now)
             rows.append(best[name])
         return np.stack(rows) if rows else np.zeros((0, medians.shape[1]))
+
+    def past(self) -> dict[str, Past]:
+        """Return the best of each rank so far, of sections and of kernels."""
+        found: dict[str, Past] = {}
+        for kind, best in self._best.items():
+            if best:
+                seconds = np.stack(list(best.values())).astype(np.float32)
+                found[kind] = Past(np.array(list(best), dtype=np.uint64), seconds, np.ones_like(seconds))
+        return found
+
+    def take_past(self, past: dict[str, Past]) -> None:
+        """Begin with the best of each rank so far."""
+        self._best = {
+            kind: dict(zip(of.names.tolist(), of.seconds.astype(np.float64), strict=True)) for kind, of in past.items()
+        }

@@ -21,6 +21,7 @@ from straggler.measurement.measured import Family
 from straggler.measurement.name_table import hash_name
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
+from straggler.scoring.past import HasPast
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.processor_waits import ProcessorWaits
 from straggler.scoring.robust import RobustScorer
@@ -93,6 +94,11 @@ class Scorer:
         self._robust = RobustScorer(ranks, settings.robust)
         self._individual_scorer = IndividualScorer(ranks, settings.robust)
         self._processor_waits = ProcessorWaits(ranks, GPU_ROW)
+
+    @property
+    def own_past(self) -> HasPast:
+        """What compares each rank with its own past."""
+        return self._minimum if self._is_minimum else self._individual_scorer
 
     def score(self, gathered: GatheredWindows) -> Scores:
         """Score one report's windows."""

@@ -1,7 +1,9 @@
 """The detector's API: class and instance, settings, reports on time."""
 
+import contextlib
 import inspect
 import logging
+import time
 from pathlib import Path
 
 import attrs
@@ -9,13 +11,18 @@ import pytest
 
 import straggler
 from resilience_core import ConfigError
-from straggler import Detector, DetectorError
+from straggler import CallableId, Detector, DetectorError, State, Statistic
 from straggler.exchange.exchange import LocalExchange
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import Family, Measured
+from straggler.measurement.name_table import hash_name
+from straggler.measurement.summary import summarise
 from straggler.plugin_settings import DETECTOR_RESOURCES
 from straggler.probes.cpu_wall import CpuWallProbe
+from straggler.probes.cuda_events import CudaEventsProbe
 from straggler.probes.standard_probes import choose
 from straggler.settings import DetectorSettings
-from straggler.testing import FakeCudaEvents
+from straggler.testing import FakeCudaEvents, RecordedWindowsExchange
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +49,106 @@ def test_the_class_level_calls_act_on_a_default_instance():
     assert list(report.local_section_summaries) == ["a"]
     Detector.shutdown()
     assert not Detector.initialized
+
+
+def test_summaries_of_sections_are_in_milliseconds():
+    Detector.initialize()
+    for seconds in (0.02, 0.02):
+        with Detector.detection_section("a"):
+            time.sleep(seconds)
+    summary = Detector.generate_report().local_section_summaries["a"]
+    assert [str(kind) for kind in summary] == ["MIN", "MAX", "MED", "AVG", "STD", "NUM"]
+    assert summary[Statistic.NUM] == 2
+    assert 20.0 <= summary[Statistic.MIN] <= summary[Statistic.MED] <= summary[Statistic.MAX] < 20_000.0
+    Detector.shutdown()
+
+
+def numbers_of(report):
+    return {name: int(summary[Statistic.NUM]) for name, summary in report.local_section_summaries.items()}
+
+
+def test_a_section_in_training_and_in_an_evaluation_is_two_rows():
+    """A pass forward without gradients takes another time by nature: in one row it would hide slowness, or make it."""
+    detector = Detector()
+    detector.initialize(probes=[CpuWallProbe()])
+
+    def forward(seconds):
+        with detector.detection_section("forward"):
+            time.sleep(seconds)
+
+    for _ in range(3):
+        forward(0.0)
+    with detector.evaluation(), detector.evaluation():
+        forward(0.05)
+        with detector.detection_section():
+            pass
+    forward(0.0)
+    with pytest.raises(KeyError), detector.evaluation():
+        raise KeyError
+    forward(0.0)
+    report = detector.generate_report()
+    training = report.local_section_summaries["forward"]
+    assert (training[Statistic.NUM], training[Statistic.MED] < 50.0) == (5, True)
+    assert report.local_section_summaries["forward (evaluation)"][Statistic.MED] >= 50.0
+    assert sum("(evaluation)" in name for name in report.local_section_summaries) == 2
+    with detector.evaluation():
+        detector.shutdown()
+    with pytest.raises(DetectorError, match="evaluation was called before initialize"):
+        detector.evaluation()
+    detector.initialize(probes=[CpuWallProbe()])
+    forward(0.0)
+    assert numbers_of(detector.generate_report()) == {"forward": 1}
+    detector.shutdown()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_rank_that_evaluates_alone_is_not_slow(is_told, monkeypatch):
+    now = [1]
+    monkeypatch.setattr("straggler.measurement.section.perf_counter_ns", lambda: now[0])
+
+    def others(sequence):
+        row = Measured(Family.SECTION, "forward", summarise([0.002] * 5))
+        head = {"sequence": sequence, "world_size": 4, "elapsed": 1.0, "peer_group": hash_name("")}
+        return [encode({**head, "rank": rank}, [(hash_name("forward"), row)]) for rank in (1, 2, 3)]
+
+    detector = Detector()
+    detector.initialize(probes=[CpuWallProbe()], exchange=RecordedWindowsExchange(4, others))
+
+    def forward(seconds):
+        with detector.detection_section("forward"):
+            now[0] += int(seconds * 1e9)
+
+    for _ in range(8):
+        for _ in range(5):
+            forward(0.002)
+        with detector.evaluation() if is_told else contextlib.nullcontext():
+            for _ in range(6):
+                forward(0.01)
+        report = detector.generate_report()
+    assert report.verdict(0).state is (State.OK if is_told else State.SLOW)
+    detector.shutdown()
+
+
+def test_a_wrapped_callable_in_training_and_in_an_evaluation_is_two_rows():
+    events = FakeCudaEvents()
+
+    class Model:
+        def forward(self):
+            events.now_ms += 1.0
+
+    model, detector = Model(), Detector()
+    detector.initialize(probes=[CpuWallProbe(), CudaEventsProbe(events)])
+    detector.wrap_callables([CallableId(model, "forward")])
+    kept = model.forward
+    model.forward()
+    with detector.evaluation():
+        model.forward()
+        model.forward()
+    report = detector.generate_report()
+    assert numbers_of(report) == {"Model.forward": 1, "Model.forward (evaluation)": 2}
+    assert list(report.local_gpu_section_summaries) == ["cuda:Model.forward"], "a GPU is compared by training alone"
+    detector.shutdown()
+    kept()  # a reference that somebody has kept still works
 
 
 @pytest.mark.parametrize("world_size", ["1", "4"])

@@ -67,6 +67,82 @@ def test_ranks_are_compared_once_there_is_a_process_group(tmp_path):
     assert (tmp_path / "reports.jsonl").stat().st_size > 0
 
 
+REGROUPED = """
+import sys
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore
+
+from straggler import Detector
+
+rank, outer = int(sys.argv[1]), TCPStore("127.0.0.1", int(sys.argv[2]), None, False, timeout=timedelta(seconds=60))
+
+
+def compared():
+    for _ in range(2000):
+        with Detector.detection_section("work"):
+            time.sleep(0.002)
+        dist.barrier()
+        report = Detector.generate_report_if_interval_elapsed()
+        seen = report is not None and report.world_size == 2 and report.coverage == 1.0
+        told = [seen]
+        dist.broadcast_object_list(told, 0)
+        if told[0]:
+            return True
+    return False
+
+
+if rank == 0:  # the first group's store ends with it
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    outer.set("port", str(store.port))
+else:
+    store = TCPStore("127.0.0.1", int(outer.get("port")), None, False, timeout=timedelta(seconds=60))
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+Detector.initialize(report_time_interval=0.05)
+print(compared(), end=" ")
+dist.destroy_process_group()
+del store
+alone = 0
+while not alone:
+    time.sleep(0.002)
+    report = Detector.generate_report_if_interval_elapsed()
+    alone += report is not None and report.world_size == 1
+dist.init_process_group("gloo", store=PrefixStore("second", outer), rank=rank, world_size=2)
+print(compared(), end=" ")
+with Detector.detection_section("work"):
+    raise SystemExit("no shutdown")
+"""
+
+
+@pytest.mark.e2e
+def test_a_detector_follows_the_process_group_and_leaves_nothing_behind(tmp_path):
+    """No page of C++ frames where a store has gone with its group, and no key where a rank ends by an exception."""
+    dist = pytest.importorskip("torch.distributed")
+    outer = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", REGROUPED, str(rank), str(outer.port)],
+            env={**env, "RANK": str(rank)},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120) for rank in ranks]
+    assert [out for out, _ in said] == ["True True ", "True True "], said
+    for _, errors in said:
+        assert "frame #" not in errors
+        assert errors.count("but there is no process group any more") == 1
+        assert "no shutdown" in errors
+    if hasattr(outer, "list_keys"):
+        assert not [key for key in outer.list_keys() if "straggler" in str(key)]
+
+
 def test_a_section_that_is_there_already_finds_out_from_then_on_whether_it_contains_a_collective():
     clock, collectives = SectionClock(), [0]
     section = Section("sync", clock, profiling_interval=3)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from resilience_core import ConfigError, EventBus, RunContext, StopTraining
-from straggler import STRAGGLER_EXIT_CODE, CallableId, RobustSettings, StragglerPlugin
+from straggler import STRAGGLER_EXIT_CODE, CallableId, RobustSettings, Statistic, StragglerPlugin
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import Family, Measured
 from straggler.measurement.name_table import hash_name
@@ -253,3 +253,46 @@ def test_a_decision_is_held_against_the_ranks_that_are_compared_and_not_against_
     made.detector = type("Told", (), {"world_size": 4, "last_decision": lambda self: decision})()
     with pytest.raises(StopTraining):
         made._stop_if_decided()
+
+
+def test_an_evaluation_lasts_from_its_first_step_to_the_next_training_step():
+    made, bus = StragglerPlugin(report_time_interval=1000.0), EventBus()
+    bus.register(made)
+    bus.setup(context=RunContext(world_size=2))
+
+    def forward():
+        with made.detector.detection_section("forward"):
+            pass
+
+    for iteration in range(3):
+        bus.step_start(iteration=iteration)
+        forward()
+        bus.step_end(iteration=iteration)
+        for index in range(2):
+            bus.eval_step_start(iteration=iteration, eval_index=index)
+            forward()
+            bus.eval_step_end(iteration=iteration, eval_index=index)
+            forward()  # between two of its batches
+    assert not made._step.arrivals, "the time of an evaluation is nobody's own work before the step"
+    found = made.detector.generate_report().local_section_summaries
+    assert {name: found[name][Statistic.NUM] for name in found if name != "training step"} == {
+        "forward": 3,
+        "forward (evaluation)": 12,
+    }
+    bus.eval_step_start(iteration=3, eval_index=0)
+    bus.teardown(reason="completed")
+    assert not made.detector.initialized
+
+
+def test_the_time_of_a_checkpoint_is_not_own_work_before_the_step():
+    made, bus = StragglerPlugin(report_time_interval=1000.0), EventBus()
+    bus.register(made)
+    bus.setup(context=RunContext(world_size=2))
+    for iteration in range(4):
+        bus.step_start(iteration=iteration)
+        bus.step_end(iteration=iteration)
+        if iteration == 1:
+            bus.checkpoint_start(iteration=iteration, kind="save")
+            bus.checkpoint_end(iteration=iteration, kind="save", error=None)
+    assert len(made._step.arrivals) == 2
+    bus.teardown(reason="completed")

@@ -146,10 +146,10 @@ def test_sampled_kernels_and_the_gpu_time_of_every_entry_are_told_apart(events):
     report = detector.generate_report()
     assert set(report.local_kernel_summaries) == {"gemm"}
     assert report.local_kernel_summaries["gemm"][Statistic.NUM] == 4
-    assert report.local_kernel_summaries["gemm"][Statistic.AVG] == pytest.approx(0.002)
+    assert report.local_kernel_summaries["gemm"][Statistic.AVG] == pytest.approx(2000.0)  # microseconds
     assert set(report.local_gpu_section_summaries) == {"cuda:s"}
     assert report.local_gpu_section_summaries["cuda:s"][Statistic.NUM] == 8
-    assert report.local_gpu_section_summaries["cuda:s"][Statistic.AVG] == pytest.approx(0.005)
+    assert report.local_gpu_section_summaries["cuda:s"][Statistic.AVG] == pytest.approx(5000.0)
     detector.shutdown()
 
 

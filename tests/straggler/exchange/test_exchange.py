@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -243,3 +244,122 @@ def test_the_bound_is_for_all_names_together(direction):
     if direction == "names_of":  # what came in time is not lost
         assert set(found.values()) == {"a name"}
     exchange.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_no_key_is_left_once_all_ranks_have_left(store, order):
+    before = store.num_keys()
+    ranks = exchanges(store, 3)
+    for sequence in (0, 1, 2, asked(0)):
+        for rank in ranks:
+            rank.post(sequence, b"window")
+        ranks[0].collect(sequence)
+    ranks[0].show(b"plan")
+    assert as_soon_as_it_is_there(ranks[1].look) == b"plan"
+    ranks[1].answer(0, 1)
+    ranks[0].answers(0)
+    ranks[0].publish(0, {1: b"1", 2: b"2"})
+    ranks[0].names_of([5])
+    ranks[0].want_names([5])
+    ranks[1].wanted_names()
+    ranks[1].tell_names({5: "five"})
+    ranks[1].post(3, b"never collected")
+    for number in order:
+        ranks[number].close()
+        for other in ranks:  # those that are there yet go on
+            if not other._is_closed:
+                assert other.look() in (None, b"plan")
+                other.wanted_names()
+                other.post(3, b"after that")
+    assert store.num_keys() == before
+
+
+def test_counters_of_reports_do_not_add_up_where_a_rank_is_always_late(store):
+    first, second = exchanges(store, 2, bound_seconds=BOUND / 4)
+    found = []
+    for sequence in range(12):
+        first.post(sequence, b"0")
+        first.collect(sequence, lambda: True)
+        if sequence:
+            second.post(sequence - 1, b"late")
+        found.append(store.num_keys())
+    assert found[-1] == found[4]
+
+
+def test_proposals_before_the_last_leave_no_key(store):
+    first, second = exchanges(store, 2)
+    second.answer(0, 1)
+    assert first.answers(0) == 1
+    keys = store.num_keys()
+    for proposal in range(1, 4):
+        second.answer(proposal, 1)
+        assert first.answers(proposal) == 1
+    assert store.num_keys() == keys
+
+
+class CountingStore(LostStore):
+    """A store whose server listens at a port, or no longer; every call is counted and fails."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, port):
+        super().__init__()
+        self.port = port
+
+    set = delete_key = check = get = LostStore.add
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
+
+
+def test_closing_makes_no_call_to_a_store_whose_server_has_gone(free_port, caplog):
+    """torch prints a page of C++ frames for each."""
+    gone = CountingStore(free_port)
+    for rank in range(2):
+        StoreExchange(gone, rank, 2, bound_seconds=GENEROUS, prefix="t").close()
+    assert gone.calls == 0
+    assert not caplog.records
+
+
+def test_after_one_failure_no_call_is_made_to_a_store_whose_server_has_gone(free_port):
+    gone = CountingStore(free_port)
+    exchange = StoreExchange(gone, 1, 2, bound_seconds=GENEROUS, prefix="t")
+    for _ in range(5):
+        assert exchange.look() is None
+    exchange.close()
+    assert gone.calls == 1
+
+
+def test_no_call_is_made_after_the_process_group_of_the_store_has_gone(store):
+    is_there = [True]
+    exchange = StoreExchange(store, 0, 2, bound_seconds=GENEROUS, prefix="t", is_expected=lambda: is_there[0])
+    exchange.post(0, b"0")
+    keys = store.num_keys()
+    waits = threading.Timer(BOUND / 4, lambda: is_there.__setitem__(0, False))
+    waits.start()
+    assert exchange.collect(0) == [None, None], "it went on to wait for the other rank"
+    exchange.show(b"plan")
+    assert store.num_keys() == keys
+    exchange.close()
+    waits.join()
+
+
+def test_closing_takes_a_bounded_time_where_the_server_hangs():
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(server.stdout.readline())
+        client = dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=60))
+        exchange = StoreExchange(client, 0, 2, bound_seconds=BOUND, prefix="t")
+        exchange.post(0, b"0")
+        os.kill(server.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        exchange.close()
+        exchange.close()
+        assert time.monotonic() - began < GENEROUS / 4
+    finally:
+        server.kill()
+        server.communicate()

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from straggler import CallableId, Detector
+from straggler import CallableId, Detector, Statistic
 from straggler.probes.cpu_wall import CpuWallProbe
 
 
@@ -35,6 +35,25 @@ def test_calls_are_timed_and_answered(detector):
     assert model.forward(1) == 2
     summaries = detector.generate_report().local_section_summaries
     assert [name.rpartition(".")[2] for name in summaries] == ["forward"]
+
+
+def test_the_arguments_that_have_no_effect_are_taken_and_every_call_is_timed(detector):
+    """In nvidia-resiliency-ext, whose examples give ``ignored_args``, nothing reads them either."""
+    model = Model()
+    by_place = CallableId(model, "forward", lambda bound: False, lambda bound: {}, ("self",))
+    assert by_place == CallableId(model, "forward", ignored_args=("x",))
+    detector.wrap_callables([by_place, CallableId(Model, "build", ignored_args=("self",))])
+    for x in range(3):
+        assert model.forward(x) == x + 1
+    Model.build()
+    summaries = detector.generate_report().local_section_summaries
+    assert [summary[Statistic.NUM] for summary in summaries.values()] == [3, 1]
+
+
+def test_the_names_of_sections_are_those_of_nvidia_resiliency_ext(detector):
+    assert str(CallableId(Model(), "forward")) == "Model.forward"
+    assert str(CallableId(Model, "helper")) == f"{__name__}.Model.helper"
+    assert str(CallableId(types, "new_class")) == "types.new_class"
 
 
 def test_a_second_wrap_keeps_the_first_and_both_are_restored(detector):

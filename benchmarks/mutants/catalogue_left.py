@@ -20,7 +20,7 @@ MUTANTS_OF_LEFT_SECTIONS = (
     Mutant(
         "what is opened and closed while an exception is handled is left by it",
         "resilience_core/monitoring/client.py",
-        "        section.handled = id(exception())\n",
+        "        section.handled = handled\n",
         "",
         _LEFT,
     ),

@@ -133,6 +133,7 @@ class RankMonitorClient(ClientLimits):
             section = state.sections[name]
         except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
             section = self._first_use.section(name)
+        handled = id(exception())  # a call, so before anything is stored: a signal handler may raise in it
         opened = state.open
         if not opened:
             if (gap := now - state.left_section_ns) > state.longest_gap_ns:
@@ -145,7 +146,7 @@ class RankMonitorClient(ClientLimits):
             state.nested_starts += 1
         opened[name] = section
         section.opened_ns = now
-        section.handled = id(exception())
+        section.handled = handled
         words = state.words
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if (limit := section.limit_ns) is None else now + limit

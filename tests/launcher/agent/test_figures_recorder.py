@@ -93,7 +93,7 @@ def test_what_has_changed_is_in_each_line_and_all_of_it_in_the_first_and_each_th
         {"step"}, set(), {"step"}, set(), {"step"}, {"step"},
     ]  # fmt: skip
     assert all(lines[number].ranks[10].sections == {} for number in range(1, 30))
-    assert lines[4].ranks[11].sections["step"] == (2, 2, 1, 0, {})
+    assert lines[4].ranks[11].sections["step"] == (2, 2, 1, 0, {}, 0, 0, 0, 0)
     assert lines[30].ranks[11].sections["step"].durations == {1: 15}
 
 

@@ -16,6 +16,7 @@ _NODES = ("tests/launcher/reports/test_lost_nodes.py",)
 _RUNNING = ("tests/launcher/reports/test_running.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
 _MISSING = ("tests/launcher/reports/test_missing_events.py",)
+_SHARED = ("tests/launcher/reports/test_shared_folders.py",)
 _CUT_FIGURES = ("tests/launcher/reports/test_cut_figures.py",)
 _CUTS = "launcher/reports/ledger.py"
 _FOUND = "launcher/reports/found_generations.py"
@@ -738,6 +739,69 @@ MUTANTS_OF_REPORTS = (
         "return self.is_running and not self.has_events",
         "return False",
         _CHAINS,
+    ),
+    Mutant(
+        "a report leaves out a run whose events and first figures are lost",
+        "launcher/reports/writers.py",
+        "    return figures.boot == figures.path and not any(",
+        "    return False and not any(",
+        _SHARED,
+    ),
+    Mutant(
+        "a report makes a run of figures of a launcher that is known",
+        "launcher/reports/writers.py",
+        " and not any(_may_have_written(file, figures) for file in files)",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a report makes a run of figures whose launcher has no file of that name",
+        "launcher/reports/writers.py",
+        " or not os.path.exists(own))",
+        ")",
+        _SHARED,
+    ),
+    Mutant(
+        "a report does not know a node by the incidents of its launcher",
+        "launcher/reports/named_nodes.py",
+        "node=_of_incidents(launch, evidence) or",
+        "node=",
+        _SHARED,
+    ),
+    Mutant(
+        "a report does not know a node by the name of a file",
+        "launcher/reports/named_nodes.py",
+        " or _of_name(launch, known)",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a report does not know a node by its clock",
+        "launcher/reports/named_nodes.py",
+        " or _of_clock(launch, named)",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a report knows a node by any clock",
+        "launcher/reports/named_nodes.py",
+        "abs(other.epoch - launch.epoch) < _SAME_CLOCK_SECONDS",
+        "True",
+        _SHARED,
+    ),
+    Mutant(
+        "a report knows that a node was not in a job of which a node is not known",
+        "launcher/reports/absences.py",
+        "launch.is_of_incidents or launch.node == UNKNOWN_NODE for",
+        "launch.is_of_incidents for",
+        _SHARED,
+    ),
+    Mutant(
+        "a report names the folder as a node",
+        "launcher/reports/launches.py",
+        "node=file.node or UNKNOWN_NODE",
+        "node=file.node or os.path.basename(folder)",
+        _SHARED,
     ),
     Mutant(
         "a report gives no reason for an estimate of how long saves took",

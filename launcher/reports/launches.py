@@ -26,7 +26,7 @@ from launcher.reports.node_generations import (
     text_or_none,
 )
 from launcher.reports.spared import Spared, spared
-from launcher.reports.writers import identified
+from launcher.reports.writers import UNKNOWN_NODE, identified, is_of_another_launcher
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["SAFETY_FACTOR", "THIN_EVIDENCE_FLOOR", "Launch", "read_launches", "with_last_lines"]
@@ -163,7 +163,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
             continue
         lives.append((file._replace(epoch_ns=epoch_ns), list(file.events)))
     for file in () if has_refused else _figures_files(folder):
-        if not any(map(file.is_by_writer_of, files)) and (file.launcher is not None or not files):
+        if is_of_another_launcher(file, files):
             # Its events were removed, and not made anew yet.
             lives.append((file, [line for line in file.events if line["event"] == FIGURES] or file.events[:1]))
     launches = [_launch(folder, file, events, damaged[_writer(file)]) for file, events in lives]
@@ -199,7 +199,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
     given_up = next(iter(named["given_up"]), {})
     return Launch(
         folder=folder,
-        node=file.node or os.path.basename(folder),
+        node=file.node or UNKNOWN_NODE,
         boot=file.boot,
         pid=pid if type(pid) is int else None,
         process_began_ns=file.process_began_ns,

@@ -804,6 +804,27 @@ MUTANTS_OF_REPORTS = (
         _SHARED,
     ),
     Mutant(
+        "a report does not miss a launcher by the numbers of files",
+        "launcher/reports/unread.py",
+        "    return found + missing\n",
+        "    return found\n",
+        _SHARED,
+    ),
+    Mutant(
+        "a report takes a node whose name ends with a number for a later launcher",
+        "launcher/reports/unread.py",
+        'if own.startswith(f"{base}-") and number.isdecimal():',
+        'if (number := own.rpartition("-")[2]).isdecimal() and (base := own.rpartition("-")[0]):',
+        _SHARED,
+    ),
+    Mutant(
+        "a run whose files are missing may be the last one, whatever came after it",
+        "launcher/reports/chains.py",
+        "unread.began_before is not None and",
+        "False and",
+        _SHARED,
+    ),
+    Mutant(
         "a report gives no reason for an estimate of how long saves took",
         "launcher/reports/notes.py",
         "if index in split and not _is_split_explained(each, loss)]",

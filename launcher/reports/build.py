@@ -134,6 +134,7 @@ def _unread_run(folder: str) -> Run:
     return Run(
         *(os.path.basename(folder), (folder,), None, None, None, False, None, None, None, None, 0, 0, None),
         is_about=True,
+        is_begin_about=True,
         is_unread=True,
     )
 

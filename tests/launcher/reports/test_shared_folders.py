@@ -107,6 +107,49 @@ def test_figures_without_their_first_line_may_be_of_a_launcher_without_figures_t
     assert report.is_end_about
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_the_numbers_of_files_tell_that_those_of_a_launcher_are_missing(folder: Path, number: int) -> None:
+    truth = reported(folder)
+    for name in ("events", "figures"):
+        (folder / f"{name}{NAMES[number]}.jsonl").unlink()
+
+    report = reported(folder)
+
+    assert_what_is_exact_is_true(report, truth)
+    assert [run.is_unread for run in report.runs] == [index == number for index in range(4)]
+    assert report.runs[0].is_begin_about == (number == 0)
+    assert report.is_length_about
+    said = f"there is neither events{NAMES[number]}.jsonl nor figures{NAMES[number]}.jsonl"
+    assert sum(said in note for note in report.notes) == 1
+    assert not any("nor how the training ended" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("lost", ["events", "figures"])
+def test_where_a_launcher_has_left_one_of_its_files_it_is_not_missing(folder: Path, lost: str) -> None:
+    (folder / f"{lost}.jsonl").unlink()
+    report = reported(folder)
+    assert len(report.runs) == 4
+    assert not any("there is neither" in note for note in report.notes)
+
+
+def test_a_node_of_which_the_name_ends_with_a_number_is_not_taken_for_a_later_launcher(tmp_path: Path) -> None:
+    """What looks like the third file of a launcher is the first one of a node of another name."""
+    path = invent_run(tmp_path, failures=0, steps=5).folders[0]
+    for name in ("events", "figures"):
+        lines = (
+            (path / f"{name}.jsonl")
+            .read_text()
+            .replace('"node0"', '"node-4"')
+            .replace('"launcher": 100', '"launcher": 3')
+        )
+        (path / f"{name}-node-4-3.jsonl").write_text(lines)
+        (path / f"{name}.jsonl").unlink()
+    report = reported(path)
+    missing = [note for note in report.notes if "there is neither" in note]
+    assert len(missing) == 1
+    assert "there is neither events.jsonl nor figures.jsonl, after which events-node-4-3.jsonl was named" in missing[0]
+
+
 # ---- the names of nodes ------------------------------------------------------------------------------------
 
 

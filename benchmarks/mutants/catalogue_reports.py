@@ -736,9 +736,23 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report takes a run whose events are missing for one that still runs",
         "launcher/reports/launches.py",
-        "return self.is_running and not self.has_events",
+        "return self.is_running and self.may_run is None and not (self.is_begun_known or self.tells_run_folder)",
         "return False",
         _CHAINS,
+    ),
+    Mutant(
+        "a report takes a run whose first event is missing for one that still runs",
+        "launcher/reports/launches.py",
+        "not (self.is_begun_known or self.tells_run_folder)",
+        "not self.has_events",
+        _SHARED,
+    ),
+    Mutant(
+        "a report takes no launcher for one that still runs whose events were made anew",
+        "launcher/reports/launches.py",
+        "(self.is_begun_known or self.tells_run_folder)",
+        "self.is_begun_known",
+        _SHARED,
     ),
     Mutant(
         "a report leaves out a run whose events and first figures are lost",

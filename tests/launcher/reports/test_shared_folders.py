@@ -223,3 +223,38 @@ def test_a_launcher_has_the_node_of_another_run_on_the_same_clock(tmp_path: Path
     report = reported(first, second)
     assert [each.name for each in report.nodes] == list(dict.fromkeys(["node0", node]))
     assert not any(entry.category.key == "absent" for entry in report.ledger.entries)
+
+
+# ---- whether it still runs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("events", ["first line", "file"])
+def test_without_the_event_of_its_begin_it_is_not_known_whether_a_launcher_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str
+) -> None:
+    run = invent_run(tmp_path, failures=0, steps=20, is_going_on=True)
+    monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds + 1.0)
+    whole = reported(run.folders[0])
+    assert (whole.is_running, whole.runs[0].may_run) == (True, False)
+    path = run.folders[0] / "events.jsonl"
+    if events == "file":
+        path.unlink()
+    else:
+        lose_first_line(path)
+    report = reported(run.folders[0])
+    assert (report.is_running, report.runs[0].may_run) == (False, True)
+    assert "not known whether it still runs" in text_of(report)[1]
+    assert sum("not known whether it has ended or still runs" in note for note in report.notes) == 1
+
+
+def test_a_file_of_events_that_was_made_anew_tells_whether_its_launcher_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It repeats where the run folder is: on another machine its age tells, as that of a whole one."""
+    run = invent_run(tmp_path, failures=0, steps=20, is_going_on=True)
+    monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds + 1.0)
+    path = run.folders[0] / "events.jsonl"
+    first, second, *others = [json.loads(line) for line in path.read_text().splitlines()]
+    anew = {**first, **second, "event": "lost", "lines": 1}
+    path.write_text("".join(json.dumps(event) + "\n" for event in (anew, *others)))
+    assert reported(run.folders[0]).is_running

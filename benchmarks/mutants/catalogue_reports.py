@@ -16,6 +16,7 @@ _NODES = ("tests/launcher/reports/test_lost_nodes.py",)
 _RUNNING = ("tests/launcher/reports/test_running.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
 _MISSING = ("tests/launcher/reports/test_missing_events.py",)
+_SHARED = ("tests/launcher/reports/test_shared_folders.py",)
 _CUT_FIGURES = ("tests/launcher/reports/test_cut_figures.py",)
 _CUTS = "launcher/reports/ledger.py"
 _FOUND = "launcher/reports/found_generations.py"
@@ -735,9 +736,107 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report takes a run whose events are missing for one that still runs",
         "launcher/reports/launches.py",
-        "return self.is_running and not self.has_events",
+        "return self.is_running and self.may_run is None and not (self.is_begun_known or self.tells_run_folder)",
         "return False",
         _CHAINS,
+    ),
+    Mutant(
+        "a report takes a run whose first event is missing for one that still runs",
+        "launcher/reports/launches.py",
+        "not (self.is_begun_known or self.tells_run_folder)",
+        "not self.has_events",
+        _SHARED,
+    ),
+    Mutant(
+        "a report takes no launcher for one that still runs whose events were made anew",
+        "launcher/reports/launches.py",
+        "(self.is_begun_known or self.tells_run_folder)",
+        "self.is_begun_known",
+        _SHARED,
+    ),
+    Mutant(
+        "a report leaves out a run whose events and first figures are lost",
+        "launcher/reports/writers.py",
+        "    return figures.boot == figures.path and not any(",
+        "    return False and not any(",
+        _SHARED,
+    ),
+    Mutant(
+        "a report makes a run of figures of a launcher that is known",
+        "launcher/reports/writers.py",
+        " and not any(_may_have_written(file, figures) for file in files)",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a report makes a run of figures whose launcher has no file of that name",
+        "launcher/reports/writers.py",
+        " or not os.path.exists(own))",
+        ")",
+        _SHARED,
+    ),
+    Mutant(
+        "a report does not know a node by the incidents of its launcher",
+        "launcher/reports/named_nodes.py",
+        "node=_of_incidents(launch, evidence) or",
+        "node=",
+        _SHARED,
+    ),
+    Mutant(
+        "a report does not know a node by the name of a file",
+        "launcher/reports/named_nodes.py",
+        " or _of_name(launch, known)",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a report does not know a node by its clock",
+        "launcher/reports/named_nodes.py",
+        " or _of_clock(launch, named)",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a report knows a node by any clock",
+        "launcher/reports/named_nodes.py",
+        "abs(other.epoch - launch.epoch) < _SAME_CLOCK_SECONDS",
+        "True",
+        _SHARED,
+    ),
+    Mutant(
+        "a report knows that a node was not in a job of which a node is not known",
+        "launcher/reports/absences.py",
+        "launch.is_of_incidents or launch.node == UNKNOWN_NODE for",
+        "launch.is_of_incidents for",
+        _SHARED,
+    ),
+    Mutant(
+        "a report names the folder as a node",
+        "launcher/reports/launches.py",
+        "node=file.node or UNKNOWN_NODE",
+        "node=file.node or os.path.basename(folder)",
+        _SHARED,
+    ),
+    Mutant(
+        "a report does not miss a launcher by the numbers of files",
+        "launcher/reports/unread.py",
+        "    return found + missing\n",
+        "    return found\n",
+        _SHARED,
+    ),
+    Mutant(
+        "a report takes a node whose name ends with a number for a later launcher",
+        "launcher/reports/unread.py",
+        'if own.startswith(f"{base}-") and number.isdecimal():',
+        'if (number := own.rpartition("-")[2]).isdecimal() and (base := own.rpartition("-")[0]):',
+        _SHARED,
+    ),
+    Mutant(
+        "a run whose files are missing may be the last one, whatever came after it",
+        "launcher/reports/chains.py",
+        "unread.began_before is not None and",
+        "False and",
+        _SHARED,
     ),
     Mutant(
         "a report gives no reason for an estimate of how long saves took",

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.reports.story import Story, end_ns
+from launcher.reports.writers import UNKNOWN_NODE
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["absences", "may_have_gone_on"]
@@ -60,7 +61,9 @@ def _in_other_runs(story: Story, of_node: Mapping[str, Sequence[int]]) -> Iterat
     """
     launches = [number for run in story.runs for number in run if story.launches[number].generations]
     # What was of incidents alone may have been on other nodes, too, or be another run than it seems.
-    key = _UNKNOWN if any(launch.is_of_incidents for launch in story.launches) else _ABSENT
+    # Nor is it known where one took part of which nothing tells the node.
+    is_unclear = any(launch.is_of_incidents or launch.node == UNKNOWN_NODE for launch in story.launches)
+    key = _UNKNOWN if is_unclear else _ABSENT
     begins: dict[int, float] = {}
     ends: dict[int, float] = {}
     for number in launches:

@@ -28,6 +28,7 @@ from launcher.reports.ledger import account, ledger
 from launcher.reports.limits import limits, of_unclear_waits
 from launcher.reports.lost_work import Loss, losses
 from launcher.reports.model import Generation, Incident, Node, Report, Run
+from launcher.reports.named_nodes import with_nodes
 from launcher.reports.rank_lives import read_lives
 from launcher.reports.recommend import recommendations
 from launcher.reports.runs import taking_part
@@ -74,7 +75,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     went_back = {number for (number, _), ranks in lives.items() if any(life.went_back for life in ranks.values())}
     launches = with_last_lines(launches, last_ns, went_back, lacking)
     notes += damaged
-    launches = with_found(launches, lives, evidence, notes)
+    launches = with_found(with_nodes(launches, evidence), lives, evidence, notes)
     story = with_unread_nodes(with_gaps(put_together(launches, lives, evidence)), unread)
     if notes:  # something was left out, and which run it is of is not known
         story = story._replace(runs_about=frozenset(range(len(story.runs))))
@@ -133,6 +134,7 @@ def _unread_run(folder: str) -> Run:
     return Run(
         *(os.path.basename(folder), (folder,), None, None, None, False, None, None, None, None, 0, 0, None),
         is_about=True,
+        is_begin_about=True,
         is_unread=True,
     )
 

@@ -26,6 +26,8 @@ __all__ = ["MissingRun", "chain_of", "doubts", "unread_nodes", "with_times_of_in
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,18})", re.ASCII | re.DOTALL)
 _MOST_BESIDE = 5
+_SAME_SECONDS = 0.5
+"""By so much the wall clock may have been set while two lines of one launcher were written."""
 
 
 class MissingRun(NamedTuple):
@@ -133,6 +135,8 @@ def _is_before(story: Story, unread: Unread, run: int) -> bool | None:
     own, other = _numbered(unread.folder), _numbered(first.folder)
     if own is not None and other is not None and own[0] == other[0] and own != other:
         return own[1] < other[1]
+    if unread.began_before is not None and unread.began_before <= first.at(first.began_ns) + _SAME_SECONDS:
+        return True
     return None if unread.told_epoch is None else unread.told_epoch < first.at(first.began_ns)
 
 

@@ -16,6 +16,7 @@ from launcher.reports.evidence import Evidence
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration, unstarted
 from launcher.reports.rank_lives import RankLife
+from launcher.reports.writers import UNKNOWN_NODE
 
 __all__ = ["THAT_END", "epoch_of", "with_found"]
 
@@ -122,7 +123,7 @@ def _mended(
             own = _with_ranks(own, lives.get(number, {}), least_ns, known)
         generations.append(own)
     nodes = {incident.node for _, incident in untold if incident.node}
-    node = launch.node if launch.is_writer_known or len(nodes) != 1 else nodes.pop()
+    node = launch.node if launch.node != UNKNOWN_NODE or len(nodes) != 1 else nodes.pop()
     return launch._replace(node=node, began_ns=began_ns, last_ns=last_ns, generations=tuple(generations))
 
 

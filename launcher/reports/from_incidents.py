@@ -17,6 +17,7 @@ from launcher.records.figures_log import FIGURES
 from launcher.reports.found_generations import THAT_END, epoch_of
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR, Launch
 from launcher.reports.unread import Unread
+from launcher.reports.writers import UNKNOWN_NODE
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["folders_of_incidents", "launches_of", "of_folder", "without"]
@@ -97,7 +98,7 @@ def _of_run(run: Sequence[_Seen]) -> list[Launch]:
 def _launch(folder: str, node: str, epoch: float, first_ns: int, last_ns: int) -> Launch:
     return Launch(
         folder=folder,
-        node=node or os.path.basename(folder),
+        node=node or UNKNOWN_NODE,
         boot="",
         pid=None,
         process_began_ns=None,

@@ -26,7 +26,7 @@ from launcher.reports.node_generations import (
     text_or_none,
 )
 from launcher.reports.spared import Spared, spared
-from launcher.reports.writers import identified
+from launcher.reports.writers import UNKNOWN_NODE, identified, is_of_another_launcher
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["SAFETY_FACTOR", "THIN_EVIDENCE_FLOOR", "Launch", "read_launches", "with_last_lines"]
@@ -90,6 +90,8 @@ class Launch(NamedTuple):
     """The first of its files of events, or of figures where none of events is left."""
     lacks_figures: bool = False
     """Lines of its figures could not be written, or are left out."""
+    tells_run_folder: bool = False
+    """A line is left that says where its run folder is, by which it is known whether it runs."""
     warmup_steps: int = 1
     """Of its configuration: so many first steps of each generation are no sections."""
     is_of_incidents: bool = False
@@ -107,8 +109,8 @@ class Launch(NamedTuple):
 
     @property
     def is_guessed(self) -> bool:
-        """Whether it may have ended long ago: its last line is young, and its events, which would tell, are missing."""
-        return self.is_running and not self.has_events
+        """Whether it may have ended long ago: its last line is young, and the events which would tell are missing."""
+        return self.is_running and self.may_run is None and not (self.is_begun_known or self.tells_run_folder)
 
     @property
     def is_whole(self) -> bool:
@@ -163,7 +165,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
             continue
         lives.append((file._replace(epoch_ns=epoch_ns), list(file.events)))
     for file in () if has_refused else _figures_files(folder):
-        if not any(map(file.is_by_writer_of, files)) and (file.launcher is not None or not files):
+        if is_of_another_launcher(file, files):
             # Its events were removed, and not made anew yet.
             lives.append((file, [line for line in file.events if line["event"] == FIGURES] or file.events[:1]))
     launches = [_launch(folder, file, events, damaged[_writer(file)]) for file, events in lives]
@@ -195,11 +197,12 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
     configured = configuration if isinstance(configuration, dict) else {}
     factor, floor = configured.get("safety_factor"), seconds_or_none(configured.get("thin_evidence_floor"))
     told = [text_or_none(event.get("run_folder")) for event in events if event["event"] in _OF_RUN_FOLDERS]
-    may_run = False if ended else _may_run(file, next((folder for folder in reversed(told) if folder), None))
+    run_folder = next((folder for folder in reversed(told) if folder), None)
+    may_run = False if ended else _may_run(file, run_folder)
     given_up = next(iter(named["given_up"]), {})
     return Launch(
         folder=folder,
-        node=file.node or os.path.basename(folder),
+        node=file.node or UNKNOWN_NODE,
         boot=file.boot,
         pid=pid if type(pid) is int else None,
         process_began_ns=file.process_began_ns,
@@ -226,6 +229,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         last_generation=ended["generation"] if type(ended.get("generation")) is int else None,
         failures=ended["failures"] if type(ended.get("failures")) is int else None,
         file=file.path,
+        tells_run_folder=run_folder is not None,
         warmup_steps=warmup if type(warmup := configured.get("num_warmup_iterations")) is int else 1,
     )
 

@@ -73,10 +73,9 @@ def _of_launches(story: Story) -> Iterator[str]:
         if launch.is_of_incidents and not launch.is_guessed:  # what is missing is said of the whole folder
             continue
         if launch.is_guessed:
-            yield (
-                f"{who}: the file of its events is missing, so it is not known whether it has ended or still runs: the "
-                "figures are those of its last line, which is recent"
-            )
+            what = "the event that says how it begins is" if launch.has_events else "the file of its events is"
+            told = "the figures are those of its last line, which is recent"
+            yield f"{who}: {what} missing, so it is not known whether it has ended or still runs: {told}"
         elif launch.is_running:
             yield f"{who} is still running: the figures are those of its last line"
         elif not launch.has_events:

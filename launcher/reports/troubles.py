@@ -20,6 +20,7 @@ from launcher.reports.model import FoldedStack, Incident, NearMiss, Suspect
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.under_way import is_cost_growing
 from launcher.reports.verdicts_of_jobs import JobVerdict
+from launcher.reports.writers import UNKNOWN_NODE
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["incidents", "last_of", "near_misses"]
@@ -160,7 +161,8 @@ def _named(story: Story, generation: JobGeneration) -> Iterator[Suspect]:
         for rank in member.own.culprits:
             life = member.lives.get(rank)
             local_rank = life.local_rank if life is not None else None
-            yield _bare(rank, node, local_rank, f"rank {rank} on node {node} was named by the launcher there")
+            where = node if node == UNKNOWN_NODE else f"node {node}"
+            yield _bare(rank, node, local_rank, f"rank {rank} on {where} was named by the launcher there")
 
 
 def _told(story: Story, generation: JobGeneration, verdict: JobVerdict, known: Collection[int]) -> Iterator[Suspect]:

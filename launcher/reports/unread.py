@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from launcher.records.event_files import EVENTS, FORMAT_VERSION, event_files, event_of
+from launcher.records.event_files import EVENTS, FORMAT_VERSION, event_files, event_of, read_event_file
 from launcher.records.figures_log import FIGURES
 from launcher.records.format_versions import UnknownVersionError, check_version
+from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["Unread", "of_zero_bytes", "unread_launchers", "why_without_figures"]
 
 _HEAD = 1 << 16
 """How much of a file without a whole line is looked at."""
+_MOST_NUMBERS = 10_000
+"""A number that damage has made is no reason to count that far."""
 _TIME = re.compile(rb'"time": ?"([0-9T:.+-]{1,40})"')
 """When a line was written; it stands at the begin of each."""
 _ZERO_BYTES = "holds zero bytes alone"
@@ -36,6 +39,8 @@ class Unread(NamedTuple):
     files were changed tells nothing: copies and archives have other times."""
     is_alone: bool
     """No other launcher has left anything that can be read in this folder."""
+    began_before: float | None = None
+    """A time before which it began, in seconds since 1970, where that is all that is known."""
 
     @property
     def is_of_another_release(self) -> bool:
@@ -61,10 +66,11 @@ def unread_launchers(folder: str) -> list[Unread]:
         whys = [f"{os.path.basename(path)} {why}" for path, why in own.items() if why is not None]
         if len(whys) == len(own):
             found.append(Unread(folder, " and ".join(whys), _told(own), len(files) == 1))
+    missing = [Unread(folder, why, None, is_alone=False, began_before=at) for why, at in _missing(folder, files)]
     if found and len(found) == len(files):  # as of several nodes of one run
         told = min((each.told_epoch for each in found if each.told_epoch is not None), default=None)
         return [found[0]._replace(why=", ".join(each.why for each in found), told_epoch=told, is_alone=True)]
-    return found
+    return found + missing
 
 
 def of_zero_bytes(folder: str) -> list[str]:
@@ -109,6 +115,46 @@ def _by_launcher(folder: str) -> dict[str, dict[str, str | None]]:
                 own = files.setdefault(os.path.basename(path).removeprefix(stem), {})
                 own[path] = _why_unread(path)
     return files
+
+
+def _missing(folder: str, files: Mapping[str, object]) -> Iterator[tuple[str, float | None]]:
+    """Yield what tells of each launcher whose files are missing, and before when it began.
+
+    A launcher takes the first name that is free, so whoever has a number of its own came after those with lower ones.
+    """
+    came_after: dict[str, list[tuple[str, float | None]]] = {}
+    taken = {name.removesuffix(".jsonl") for name in files}
+    for own in sorted(taken):
+        lower, at = _lower_ones(folder, own)
+        for name in lower:
+            came_after.setdefault(name, []).append((own, at))
+    for name, others in came_after.items():
+        if name not in taken:
+            times = [at for _, at in others if at is not None]
+            shown = next(f for f in (f"{stem}{others[0][0]}.jsonl" for stem in (EVENTS, FIGURES)) if _is_in(folder, f))
+            why = f"there is neither {EVENTS}{name}.jsonl nor {FIGURES}{name}.jsonl, after which {shown} was named"
+            yield why, min(times) if len(times) == len(others) else None
+
+
+def _is_in(folder: str, name: str) -> bool:
+    return os.path.lexists(os.path.join(folder, name))
+
+
+def _lower_ones(folder: str, own: str) -> tuple[list[str], float | None]:
+    """Return the names that were taken when a launcher took its own, and when it began."""
+    lower, at = [""] if own else [], None
+    for stem in (EVENTS, FIGURES):
+        with contextlib.suppress(OSError, UnknownVersionError):
+            file = read_event_file(os.path.join(folder, f"{stem}{own}.jsonl"), lambda why: None)
+            if file is None:
+                continue
+            began_ns = min(file.events[0]["t_ns"], file.process_began_ns or file.events[0]["t_ns"]) + file.epoch_ns
+            at = min(began_ns / NS_PER_SECOND, at if at is not None else float("inf"))
+            base = f"-{file.node}-{file.launcher}"
+            number = own.removeprefix(f"{base}-")
+            if own.startswith(f"{base}-") and number.isdecimal():
+                lower = ["", base, *(f"{base}-{n}" for n in range(2, min(int(number), _MOST_NUMBERS)))]
+    return lower, at
 
 
 def _ends_with_zero_bytes(path: str) -> bool:

@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -23,7 +24,16 @@ from launcher.incidents.job_incident import Culprit, JobIncident
 from launcher.incidents.rank_report import RankReport
 from resilience_core.protocol.error_record import ErrorRecord
 
-__all__ = ["Failure", "InventedRun", "Truth", "invent_failing_nodes", "invent_failures", "invent_run", "invent_runs"]
+__all__ = [
+    "Failure",
+    "InventedRun",
+    "Truth",
+    "in_one_folder",
+    "invent_failing_nodes",
+    "invent_failures",
+    "invent_run",
+    "invent_runs",
+]
 
 EPOCH = 1_790_000_000.0
 """Seconds since 1970 at which the first run begins."""
@@ -366,6 +376,24 @@ def invent_runs(
         first = max(saved, default=first)
         epoch, boot_seconds = epoch + run.seconds + pause, boot_seconds + run.seconds + pause
     return runs
+
+
+def in_one_folder(runs: Sequence[InventedRun]) -> Path:
+    """Move all runs of one training into the log folder of the first, as where they have one name; return it."""
+    into, before = runs[0].folders[0], runs[0].truth.failures
+    for number, run in enumerate(runs[1:], 1):
+        other, own = run.folders[0], run.truth.failures
+        suffix = "-node0-100" + (f"-{number}" if number > 1 else "")
+        for name in ("figures", "events"):
+            text = (other / f"{name}.jsonl").read_text()
+            for incident in range(own, 0, -1):
+                text = text.replace(f"{other}/incidents/{incident:04d}", f"{into}/incidents/{before + incident:04d}")
+            (into / f"{name}{suffix}.jsonl").write_text(text)
+        for incident in range(1, own + 1):
+            (other / "incidents" / f"{incident:04d}").rename(into / "incidents" / f"{before + incident:04d}")
+        before += own
+        shutil.rmtree(other)
+    return into
 
 
 def begin_later(folder: Path, seconds: float) -> None:

@@ -459,14 +459,16 @@ def test_without_the_folder_of_a_node_the_head_says_how_many_nodes_there_were(tm
     )
 
 
-def test_of_a_run_that_goes_on_whose_files_were_removed_the_last_line_tells_whether_it_runs(
+def test_of_a_run_whose_files_were_removed_it_is_not_known_whether_it_runs_where_none_tells_of_its_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As of a launcher of an earlier release; others repeat it."""
     run = invent_run(tmp_path, failures=1, is_going_on=True)
     emptied(run, run.lives[1].started - 5.0)
     monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds)
     monkeypatch.setattr("launcher.reports.launches.boot_id", lambda: "boot-0")
-    assert reported(run).is_running
+    report = reported(run)
+    assert (report.is_running, report.runs[0].may_run) == (False, True)
 
 
 @pytest.mark.parametrize("is_there", [False, True])

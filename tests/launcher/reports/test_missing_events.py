@@ -20,7 +20,14 @@ from launcher.reports.model import Report, wall_seconds
 from launcher.reports.page import page
 from launcher.reports.places import Entry, unaccounted
 from launcher.reports.terminal import lines as text_of
-from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_failing_nodes, invent_run, invent_runs
+from tests.launcher.reports.invented_runs import (
+    Failure,
+    InventedRun,
+    in_one_folder,
+    invent_failing_nodes,
+    invent_run,
+    invent_runs,
+)
 
 FAILURES = (Failure(3, 1), Failure(8, 0, "hang", 31.0), Failure(12, 1))
 WRITER = ("version", "node", "boot", "launcher", "process_began_ns")
@@ -242,24 +249,11 @@ def test_where_no_start_and_no_figures_are_left_other_events_tell_of_the_ranks(t
     assert (told.world_size, told.restarts, told.is_about) == (2, 3, True)
 
 
-def two_of_one_pid(parent: Path) -> InventedRun:
-    """Two launchers of one container's pid, the second of which went on in the log folder of the first."""
-    first, second = invent_runs(parent, 2, lines=20)
-    into, other = first.folders[0], second.folders[0]
-    for name in ("figures", "events"):
-        text = (other / f"{name}.jsonl").read_text()
-        for number in (2, 1):
-            text = text.replace(f"{other}/incidents/{number:04d}", f"{into}/incidents/{number + 2:04d}")
-        (into / f"{name}-node0-100.jsonl").write_text(text)
-    for number in (1, 2):
-        (other / "incidents" / f"{number:04d}").rename(into / "incidents" / f"{number + 2:04d}")
-    shutil.rmtree(other)
-    return first
-
-
 @pytest.mark.parametrize("name", ["events.jsonl", "events-node0-100.jsonl"])
 def test_a_launcher_without_events_is_told_from_another_of_the_same_pid(tmp_path: Path, name: str) -> None:
-    run = two_of_one_pid(tmp_path)
+    runs = invent_runs(tmp_path, 2, lines=20)
+    in_one_folder(runs)
+    run = runs[0]
     truth = reported(run)
     assert (len(truth.runs), len(truth.incidents)) == (2, 4)
     (run.folders[0] / name).unlink()

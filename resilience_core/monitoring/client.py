@@ -133,7 +133,7 @@ class RankMonitorClient(ClientLimits):
             section = state.sections[name]
         except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
             section = self._first_use.section(name)
-        handled = id(exception())  # a call, so before anything is stored: a signal handler may raise in it
+        handled = 0 if (error := exception()) is None else id(error)  # before all else: a signal handler may raise here
         opened = state.open
         if not opened:
             if (gap := now - state.left_section_ns) > state.longest_gap_ns:
@@ -182,7 +182,10 @@ class RankMonitorClient(ClientLimits):
         if limit is not None:  # else the word says so already: a limit that there was is never taken back
             words[OUT_OF_SECTION] = now + limit
         words[section.deadline_word] = CLOSED
-        state.open.pop(name, None)  # the first call: a signal handler that raises finds all of this done, or nothing
+        try:  # no call is made until here: a signal handler that raises finds all of this done, or nothing
+            del state.open[name]
+        except KeyError:  # another thread has closed it meanwhile
+            pass
         if state.has_more_to_do:
             if state.shares and section.deadline_word == NOT_SHOWN:
                 state.share_deadline()

@@ -90,7 +90,7 @@ class Section:
         """Of one that shares its slot: when it was last opened, and by when it had to be closed then."""
         self.opened_ns = 0
         self.handled = 0
-        """The ``id`` of the exception that was handled when it was opened, of None where there was none."""
+        """The ``id`` of the exception that was handled when it was opened, 0 where there was none."""
         self.longest_ns = 0
         self.notable_ns = 0
         """A duration above this is the longest so far, or near the limit: one comparison for both figures."""

@@ -122,18 +122,4 @@ MUTANTS_OF_LEFT_SECTIONS = (
         ":",
         _REPORTS,
     ),
-    Mutant(
-        "what was lost and is not done again yet is kept",
-        "launcher/reports/lost_work.py",
-        "    if own is None or not begun or min(begun) > own[1]:\n",
-        "    if True:\n",
-        ("tests/launcher/reports/test_running.py",),
-    ),
-    Mutant(
-        "the steps until the first save of a generation tell nothing of how often it saves",
-        "launcher/reports/recommend.py",
-        "itertools.pairwise(sorted({*begun, *life.saves}))",
-        "itertools.pairwise(sorted(life.saves))",
-        ("tests/launcher/reports/test_recommend.py",),
-    ),
 )

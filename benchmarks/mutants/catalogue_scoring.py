@@ -121,15 +121,15 @@ MUTANTS_OF_SCORING = (
     Mutant(
         "a wait lasts as soon as twelve reports say so, however frequent they are",
         _BUSY,
-        "        if self._spell_seconds >= SPELL_SECONDS:\n",
+        "        if self._period_seconds >= PERIOD_SECONDS:\n",
         "        if True:\n",
         _WAITS,
     ),
     Mutant(
-        "one window of a spell makes all of it one in which a rank was kept waiting",
+        "one window of a period makes all of it one in which a rank was kept waiting",
         _BUSY,
-        "2 * self._spell > self._spell_windows",
-        "self._spell > 0",
+        "2 * self._period > self._period_windows",
+        "self._period > 0",
         _WAITS,
     ),
 )

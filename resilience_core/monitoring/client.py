@@ -161,7 +161,7 @@ class RankMonitorClient(ClientLimits):
     def end_section(self, name: str) -> None:
         """Close a section; one that is not open is a ``SectionError``.
 
-        Where an exception leaves it, that is noted, and how long it was open is no duration.
+        If an exception leaves the section, it is recorded, and the time is not counted as a duration.
         """
         now = monotonic_ns()
         state = self._state
@@ -211,12 +211,12 @@ class RankMonitorClient(ClientLimits):
 
     @contextlib.contextmanager
     def leaving_sections(self) -> Iterator[None]:
-        """Close sections inside this block, on this thread, as ones that an exception leaves.
+        """Count sections that this thread closes inside the block as left by an exception.
 
-        What an exception leaves was not completed, and it may have waited for a peer that has failed: its duration is
-        none of those that reports and metrics tell of, and a step that ends here is not done. This is seen by itself
-        where a section is closed while an exception is on its way that was raised since it was opened, as in a
-        ``finally`` or an ``except``; this block is for code that closes it later.
+        Such a section was not completed, and it may have waited for a peer that has failed. Its duration is left out of
+        reports and metrics, and a step that ends here is not counted as done. ``end_section()`` detects this itself
+        while an exception is propagating that was raised after the section was opened, as in a ``finally`` or an
+        ``except``. Use this block where the section is closed later.
         """
         state, thread = self._state, get_ident()
         is_outermost = thread not in state.leaving
@@ -266,7 +266,7 @@ class RankMonitorClient(ClientLimits):
                 figures[FIRST_ITERATION] = iteration
 
     def note_step_done(self) -> None:
-        """Report that the training step is done whose iteration was reported last; not if an exception leaves it."""
+        """Report that the step of the last iteration is done; ignored inside :meth:`leaving_sections`."""
         state = self._state
         if not state.leaving or get_ident() not in state.leaving:
             state.figures[DONE] = state.words[ITERATION]

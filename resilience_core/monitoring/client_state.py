@@ -85,7 +85,7 @@ class ClientState:
         self.heartbeat_limit_ns: int | None = None
         self.gap_limit_ns: int | None = None
         self.leaving: set[int] = set()
-        """The threads that close sections since an exception leaves them."""
+        """The threads that are inside ``leaving_sections``."""
         # Of first calls, of loading and learning limits, of the beginning and of the shutdown. Never taken by a
         # heartbeat or a section event after the first. Held for no input or output; a signal handler may come between.
         self.lock = threading.RLock()

@@ -46,12 +46,6 @@ import os
 from resilience_core.protocol.cell_layout import MAX_SECTIONS, NAME_SIZE, raw_name
 
 __all__ = [
-    "SAVES_KEPT",
-    "SAVES",
-    "ROWS",
-    "NAMES_OFFSET",
-    "MAGIC",
-    "FIRST_SAVE",
     "BESIDE",
     "BUCKETS",
     "CHECKPOINTING",
@@ -60,6 +54,7 @@ __all__ = [
     "DONE",
     "FIGURES_SIZE",
     "FIRST_ITERATION",
+    "FIRST_SAVE",
     "FIRST_STEP",
     "LEFT",
     "LEFT_AT",
@@ -68,6 +63,11 @@ __all__ = [
     "LONGEST",
     "LONGEST_GAP",
     "LONGEST_HEARTBEAT_GAP",
+    "MAGIC",
+    "NAMES_OFFSET",
+    "ROWS",
+    "SAVES",
+    "SAVES_KEPT",
     "STEP",
     "TOOK",
     "create_figures",

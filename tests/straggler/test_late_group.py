@@ -45,14 +45,14 @@ print(rank, named)
 """
 
 
-@pytest.mark.e2e
-def test_ranks_are_compared_once_there_is_a_process_group(tmp_path):
+def two_ranks(script, folder, argument):
+    """Run a script as two ranks, each with its number and an argument; return exit codes, and what each has printed."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(tmp_path)],
+            [sys.executable, "-c", script, str(rank), argument],
             env={**env, "RANK": str(rank)},
-            cwd=tmp_path,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -60,7 +60,13 @@ def test_ranks_are_compared_once_there_is_a_process_group(tmp_path):
         for rank in range(2)
     ]
     said = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    return [rank.returncode for rank in ranks], said
+
+
+@pytest.mark.e2e
+def test_ranks_are_compared_once_there_is_a_process_group(tmp_path):
+    codes, said = two_ranks(SCRIPT, tmp_path, str(tmp_path))
+    assert codes == [0, 0], said
     assert said[0][0] == "0 [1]\n"
     for _, errors in said:
         assert errors.count("this is one of 2 ranks (WORLD_SIZE), but there is no process group yet") == 1
@@ -121,19 +127,7 @@ def test_a_detector_follows_the_process_group_and_leaves_nothing_behind(tmp_path
     """No page of C++ frames where a store has gone with its group, and no key where a rank ends by an exception."""
     dist = pytest.importorskip("torch.distributed")
     outer = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", REGROUPED, str(rank), str(outer.port)],
-            env={**env, "RANK": str(rank)},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=120) for rank in ranks]
+    _, said = two_ranks(REGROUPED, tmp_path, str(outer.port))
     assert [out for out, _ in said] == ["True True ", "True True "], said
     for _, errors in said:
         assert "frame #" not in errors

@@ -17,7 +17,7 @@ from straggler.measurement.summary import summarise
 from straggler.probes.host_cpu import HostCpuProbe
 from straggler.reporting.rank_messages import decode_for_rank, encode_for_ranks
 from straggler.reporting.report import Report
-from straggler.scoring.processor_waits import MOST_EXPLAINED, SPELL_SECONDS
+from straggler.scoring.processor_waits import MOST_EXPLAINED, PERIOD_SECONDS
 from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 
@@ -91,17 +91,17 @@ def test_it_is_named_with_that_reason_where_the_wait_lasts():
 
 
 def test_frequent_reports_do_not_make_a_wait_last():
-    """Five spells of 15 s, in which it is explained, and then twelve."""
+    """Five periods of 15 s, in which it is explained, and then twelve."""
     job = Job()
-    spell = round(SPELL_SECONDS / 0.5)
-    assert named(job.windows(5 * spell, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=0.5)) == [[]] * 5 * spell
-    reports = job.windows(8 * spell, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=0.5)
+    period = round(PERIOD_SECONDS / 0.5)
+    assert named(job.windows(5 * period, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=0.5)) == [[]] * 5 * period
+    reports = job.windows(8 * period, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=0.5)
     first = next(number for number, ranks in enumerate(named(reports)) if ranks)
-    assert 6 * spell < first < 8 * spell
+    assert 6 * period < first < 8 * period
     assert all(ranks == [VICTIM] for ranks in named(reports[first:]))
 
 
-def test_what_is_explained_in_few_windows_of_a_spell_does_not_last():
+def test_what_is_explained_in_few_windows_of_a_period_does_not_last():
     job = Job()
     for _ in range(40):
         reports = job.windows(3, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=1.0)

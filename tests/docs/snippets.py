@@ -135,4 +135,5 @@ def _without_numbers(line: str) -> str:
     line = re.sub(r", which would have passed \d+ ms later", "", line)
     # A page names its nodes; here all of them have the name of this machine.
     line = re.sub(r"^ft_launcher\[[^]]+\]", "ft_launcher[a node]", line)
-    return re.sub(r"\d[\d.,]*", "#", line).strip()
+    # What took less than 0.1 ms is written with an exponent: 9.1275e-05.
+    return re.sub(r"\d[\d.,]*(?:e[-+]\d+)?", "#", line).strip()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.snippets import LANGUAGES, PAGES, ROOT, Page, blocks
+from tests.docs.snippets import LANGUAGES, PAGES, ROOT, Block, Page, blocks
 
 NOT_RUN_AT_MOST = 12
 """Blocks that need what no test machine has: GPUs, a second node, Slurm, an installation."""
@@ -59,3 +59,13 @@ def test_few_blocks_are_not_run() -> None:
         if block.not_run is not None
     ]
     assert len(left_out) <= NOT_RUN_AT_MOST, "\n".join(left_out)
+
+
+@pytest.mark.parametrize("said", ["0.012", "9.1275e-05", "60", "1e-05", "12,345.6"])
+def test_a_number_stands_for_any_number_in_an_output(said: str, tmp_path: Path) -> None:
+    page = Page(tmp_path)
+    page.run(Block(1, "bash", "", f"echo 'age_seconds{{rank=\"1\"}} {said}'\n"))
+
+    page.run(Block(4, "text", "output", 'age_seconds{rank="0"} 0.041\n'))
+    with pytest.raises(AssertionError, match="nothing says"):
+        page.run(Block(4, "text", "output", 'slack_seconds{rank="0"} 0.041\n'))

@@ -40,7 +40,7 @@ class Row(NamedTuple):
     """The part of its limit that is used, 1 and more when it is late."""
     steps_per_second: float | None
     restarts: int | None
-    """How often it was started again: all ranks are, together."""
+    """How often it was started again: all ranks are, together. Not all of that is charged to the restart budget."""
     caused: int | None
     """How many failures it was to blame for."""
     memory_bytes: int | None
@@ -110,7 +110,7 @@ def _row(node: NodeLook, look: RankLook) -> Row:
         left=look.seconds_left,
         used=look.used,
         steps_per_second=look.steps_per_second,
-        restarts=log.restarts,
+        restarts=log.generation,
         caused=log.caused(look.rank) if look.rank is not None else None,
         memory_bytes=look.process.resident_bytes if look.process is not None else None,
     )

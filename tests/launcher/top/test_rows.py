@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.live.live_run import LiveRun
 from launcher.top.phrases import duration, one_line, rate, size
-from launcher.top.rows import Row, all_rows, in_order, late_ones
+from launcher.top.rows import Row, all_rows, in_order, late_ones, local_rows
 from launcher.top.table import Table
 
 PLAIN = Row(
@@ -51,11 +51,24 @@ def test_ranks_of_this_machine_are_shown_once(make_run: Callable[..., Any]) -> N
     """Where the metrics of this node are among those that are read."""
     run = make_run()
     run.begin()
-    run.start([0, 1], restarts=2)
+    run.start([0, 1])
     live = LiveRun(str(run.path))
-    rows = all_rows(live.look(), [row(1), row(2)])
+    rows = all_rows(live.look(), [row(1, iteration=77), row(2, iteration=78)])
     live.close()
-    assert [(each.rank, each.restarts) for each in rows] == [(0, 2), (1, 2), (2, 0)]
+    assert [(each.rank, each.iteration) for each in rows] == [(0, None), (1, None), (2, 78)]
+
+
+def test_restarts_that_cost_none_of_the_budget_are_counted(make_run: Callable[..., Any]) -> None:
+    """As a report and the metrics do: a lost node, a rank that asks for it."""
+    run = make_run()
+    run.begin()
+    for restarts in (0, 0, 1):
+        run.start([0, 1], restarts=restarts)
+    live = LiveRun(str(run.path))
+    look = live.look()
+    live.close()
+    assert {each.restarts for each in local_rows(look)} == {2}
+    assert [node.log.restarts for node in look.nodes] == [1]
 
 
 def test_by_rank() -> None:

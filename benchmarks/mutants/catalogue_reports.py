@@ -155,7 +155,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts what a run repeats of the run before it as new",
         _LOST,
-        "        later = [each for each in generations[number + 1 :] if each.run not in odd_runs]\n",
+        "        later = [each for each in generations[number + 1 :] if each.run not in odd]\n",
         "        later = [each for each in generations[number + 1 :] if each.run == generation.run]\n",
         _LEDGER,
     ),
@@ -707,9 +707,9 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a step that the next generation has gone on from is not kept",
-        _LOST,
-        "if generation.is_silent or is_one_more else own[1]",
-        "if generation.is_silent else own[1]",
+        "launcher/reports/held.py",
+        "    is_one_more = held == known + 1 and held <= max(done, default=-1)\n",
+        "    is_one_more = False\n",
         _LEDGER,
     ),
     Mutant(
@@ -907,5 +907,40 @@ MUTANTS_OF_REPORTS = (
         "itertools.pairwise(sorted({*begun, *life.saves}))",
         "itertools.pairwise(sorted(life.saves))",
         ("tests/launcher/reports/test_recommend.py",),
+    ),
+    Mutant(
+        "a step in which the checkpoint was written is lost",
+        "launcher/reports/held.py",
+        "        done=held, is_done_about=own.is_done_about or is_about",
+        "        is_done_about=own.is_done_about or is_about",
+        ("tests/launcher/reports/test_held.py",),
+    ),
+    Mutant(
+        "a rank behind a checkpoint has done what that holds",
+        "launcher/reports/held.py",
+        "        life.iteration is not None and life.iteration >= iteration\n",
+        "        True\n",
+        ("tests/launcher/reports/test_held.py",),
+    ),
+    Mutant(
+        "the last save of a failed run does not hold the step that it is in",
+        "launcher/reports/held.py",
+        "        generations[last] = _with_last_save(story, generations[last])\n",
+        "        pass\n",
+        ("tests/launcher/reports/test_held.py",),
+    ),
+    Mutant(
+        "a checkpoint that has the number of a step always holds it",
+        "launcher/reports/held.py",
+        "        return shift == 0\n",
+        "        return True\n",
+        ("tests/launcher/reports/test_held.py",),
+    ),
+    Mutant(
+        "how other checkpoints are numbered tells nothing",
+        "launcher/reports/held.py",
+        "            if former is not None and _has_done(generations[former], first - 1):\n",
+        "            if False:\n",
+        ("tests/launcher/reports/test_held.py",),
     ),
 )

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.reports.doubts import is_doubtful
+from launcher.reports.held import first_after_a_save, odd_runs
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
@@ -24,7 +25,6 @@ from launcher.reports.under_way import is_loss_open
 __all__ = [
     "Kept",
     "Loss",
-    "first_after_a_save",
     "hides_its_begin",
     "is_count_about",
     "kept_steps",
@@ -70,16 +70,14 @@ class Loss(NamedTuple):
 def losses(story: Story) -> list[Loss]:
     """Return what became of the work of each generation, in the order of ``story.generations``."""
     generations = story.generations
-    odd_runs = {
-        run for run, numbers in enumerate(story.runs) if any(story.launches[number].went_back for number in numbers)
-    }
+    odd = odd_runs(story)
     are_steps, found = not counts_in_strides(story), []
     for number, generation in enumerate(generations):
-        if generation.run in odd_runs:
+        if generation.run in odd:
             is_well = number + 1 == len(generations) and _final(story, generation, None).kept is Kept.ALL
             found.append(Loss(Kept.ALL if is_well else Kept.UNKNOWN, repeated=None))
             continue
-        later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
+        later = [each for each in generations[number + 1 :] if each.run not in odd]
         is_counted = not _is_uncounted(story, generation)
         repeated = _repeated(story, generation, later) if are_steps else None
         loss = _loss(story, generation, later)
@@ -278,22 +276,9 @@ def _before(own: Interval | None, later: Iterable[JobGeneration]) -> Interval | 
 def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:
     """Return what a generation has done and the next one had not to do again.
 
-    That may be one step more than all ranks have done to the end: one may have been killed at the end of a step whose
-    save it need not wait for. Where last lines are missing, it is what the next one went on from.
+    Where last lines are missing, it is what the next one went on from.
     """
     own = _interval(generation)
     if own is None or successor is None or successor.first_iteration is None:
         return own
-    done = [life.done for member in generation.members for life in member.lives.values() if life.done is not None]
-    went_on_from = successor.first_iteration - 1
-    is_one_more = went_on_from == own[1] + 1 and went_on_from <= max(done, default=0)
-    return own[0], max(own[1], went_on_from) if generation.is_silent or is_one_more else own[1]
-
-
-def first_after_a_save(story: Story) -> int:
-    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show."""
-    for generation in story.generations:
-        first, resumed_from = generation.first_iteration, generation.resumed_from
-        if first is not None and resumed_from is not None and first - resumed_from in (0, 1):
-            return first - resumed_from
-    return 0
+    return own[0], max(own[1], successor.first_iteration - 1) if generation.is_silent else own[1]

@@ -943,4 +943,25 @@ MUTANTS_OF_REPORTS = (
         "            if False:\n",
         ("tests/launcher/reports/test_held.py",),
     ),
+    Mutant(
+        "the folder of an incident of a job stands for that of a node",
+        "launcher/reports/launches.py",
+        '    return name if os.path.basename(parent) == _INCIDENTS else ""\n',
+        "    return name\n",
+        ("tests/launcher/reports/test_missing_events.py",),
+    ),
+    Mutant(
+        "when ranks were ended stands for when a hang was seen",
+        "launcher/reports/ledger.py",
+        "member.is_seen_about or (member.lacks_incident and not member.own.incident_folder)",
+        "member.is_seen_about",
+        ("tests/launcher/reports/test_missing_events.py",),
+    ),
+    Mutant(
+        "an empty folder beside others is refused",
+        "launcher/reports/folders.py",
+        "    if not is_alone and not os.listdir(path):",
+        "    if False:",
+        ("tests/launcher/reports/test_chains.py",),
+    ),
 )

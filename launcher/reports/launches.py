@@ -38,6 +38,8 @@ _LARGEST_FACTOR = 1e6
 """A safety factor beyond that is damage."""
 _OF_RUN_FOLDERS = ("began", "lost", "run_folder_moved", "run_folder_mended")
 """Events that say where the run folder is from then on."""
+_INCIDENTS = "incidents"
+"""The folder of what this node has seen."""
 _STILL_WRITES_SECONDS = 120.0
 """A launcher that has written within that time may be alive."""
 
@@ -224,7 +226,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         section_limits=_section_limits(configured.get("rank_section_timeouts")),
         generations=tuple(generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(spared(named["near_miss"])),
-        told_incidents=frozenset(os.path.basename(str(e["folder"])) for e in events if e.get("folder")),
+        told_incidents=frozenset(filter(None, (_incident_in(event) for event in events))),
         met=frozenset(n for event in named["rendezvous"] if type(n := event.get("generation")) is int),
         last_generation=ended["generation"] if type(ended.get("generation")) is int else None,
         failures=ended["failures"] if type(ended.get("failures")) is int else None,
@@ -232,6 +234,12 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         tells_run_folder=run_folder is not None,
         warmup_steps=warmup if type(warmup := configured.get("num_warmup_iterations")) is int else 1,
     )
+
+
+def _incident_in(event: Mapping[str, Any]) -> str:
+    """Return the name of an incident's folder; empty where an event names none, as where it is of a whole job."""
+    parent, name = os.path.split(str(event.get("folder") or ""))
+    return name if os.path.basename(parent) == _INCIDENTS else ""
 
 
 def _section_limits(configured: object) -> dict[str, float]:

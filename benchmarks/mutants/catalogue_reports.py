@@ -710,7 +710,7 @@ MUTANTS_OF_REPORTS = (
         "launcher/reports/held.py",
         "    is_one_more = held == known + 1 and held <= max(done, default=-1)\n",
         "    is_one_more = False\n",
-        _LEDGER,
+        ("tests/launcher/reports/test_held.py",),
     ),
     Mutant(
         "rows of a launcher that has not said that it ended are exact",
@@ -963,5 +963,33 @@ MUTANTS_OF_REPORTS = (
         "    if not is_alone and not os.listdir(path):",
         "    if False:",
         ("tests/launcher/reports/test_chains.py",),
+    ),
+    Mutant(
+        "what a rank gave up that went back by itself was productive for sure",
+        "launcher/reports/lost_work.py",
+        "repeated=None, is_about=_has_gone_back(generation))",
+        "repeated=None)",
+        ("tests/launcher/reports/test_gaps.py",),
+    ),
+    Mutant(
+        "the setup of a training without a step is productive",
+        "launcher/reports/ledger.py",
+        "(steps or life.was_in_setup_alone)",
+        "steps",
+        ("tests/launcher/reports/test_gaps.py",),
+    ),
+    Mutant(
+        "a training that stops itself has saved all that it did",
+        "launcher/reports/held.py",
+        "    return (own, max(saves)) if own.done > held else None\n",
+        "    return None\n",
+        ("tests/launcher/reports/test_recommend.py",),
+    ),
+    Mutant(
+        "a rank may have been late by more than its longest section tells",
+        "launcher/reports/troubles.py",
+        "    return min(miss.late_seconds, longest) if longest > 0 else miss.late_seconds\n",
+        "    return miss.late_seconds\n",
+        ("tests/launcher/reports/test_story.py",),
     ),
 )

@@ -13,7 +13,7 @@ from launcher.reports.formats import rank_list
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import counts_in_strides
 
-__all__ = ["first_after_a_save", "odd_runs", "of_what_is_held", "with_held"]
+__all__ = ["first_after_a_save", "odd_runs", "of_what_is_held", "unsaved_stop", "with_held"]
 
 
 def odd_runs(story: Story) -> frozenset[int]:
@@ -48,14 +48,36 @@ def with_held(story: Story) -> Story:
         if former is not None:
             is_told = resumed.resumed_from is not None and _is_numbering_known(story, resumed)
             generations[former] = _with_done(story, generations[former], held, resumed, is_told=is_told)
-    last = max((n for n, each in enumerate(generations) if each.first_iteration is not None), default=None)
-    if last is not None and generations[last].run not in odd and all(map(_begins_nothing, generations[last + 1 :])):
+    last = _last(story)
+    if last is not None and generations[last].run not in odd:
         generations[last] = _with_last_save(story, generations[last])
     return story._replace(generations=tuple(generations))
 
 
-def _begins_nothing(generation: JobGeneration) -> bool:
-    return generation.first_iteration is None and generation.resumed_from is None
+def _last(story: Story) -> int | None:
+    """Return the index of the generation that nothing has gone on from; None where it is not known."""
+    begun = (each.first_iteration is not None or each.resumed_from is not None for each in story.generations)
+    last = max((number for number, has_begun in enumerate(begun) if has_begun), default=None)
+    return last if last is not None and story.generations[last].first_iteration is not None else None
+
+
+def unsaved_stop(story: Story) -> tuple[JobGeneration, int] | None:
+    """Return the generation in which a training has stopped itself, and its last save; None where nothing was open.
+
+    It may have saved its state in another way before that, or have given up the steps since the last save.
+    """
+    if (last := _last(story)) is None or story.generations[last].run in odd_runs(story):
+        return None
+    own = story.generations[last]
+    saves = [*_saves(own), *([own.resumed_from] if own.resumed_from is not None else [])]
+    if not own.is_stopped_on_purpose or not saves or own.done is None:
+        return None
+    held = max(saves) - 1 + first_after_a_save(story)
+    return (own, max(saves)) if own.done > held else None
+
+
+def _saves(generation: JobGeneration) -> list[int]:
+    return [number for member in generation.members for life in member.lives.values() for number in life.saves]
 
 
 def _held_by(story: Story, resumed: JobGeneration) -> int | None:
@@ -115,7 +137,7 @@ def _with_done(story: Story, own: JobGeneration, held: int, resumed: JobGenerati
 
 def _with_last_save(story: Story, own: JobGeneration) -> JobGeneration:
     """Return the last generation that has worked; its last save counts as kept where it has failed."""
-    saves = [number for member in own.members for life in member.lives.values() for number in life.saves]
+    saves = _saves(own)
     held = max(saves, default=-1) - 1 + first_after_a_save(story)
     has_begun = own.iteration is not None and held <= own.iteration
     if not saves or not own.has_failed or not has_begun or _has_done(own, held) or own.is_cut or own.is_silent:
@@ -135,10 +157,17 @@ def _have_all_begun(story: Story, own: JobGeneration, iteration: int) -> bool:
 
 
 def of_what_is_held(story: Story) -> Iterator[str]:
-    """Yield where it is not certain that all ranks have done what the state holds that training has gone on from."""
+    """Yield where it is not certain that all ranks have done what counts as kept, or that it was saved."""
     if about := [generation.number for generation in story.generations if generation.is_held_about]:
         yield (
             f"generation(s) {rank_list(about)}: training has gone on beyond the last step that all ranks are known to "
             "have done, as where a rank that is ahead of others has saved, or steps were skipped: how many steps were "
             "kept and done again is about right only"
+        )
+    if (stopped := unsaved_stop(story)) is not None:
+        own, save = stopped
+        yield (
+            f"the training stopped itself in generation {own.number} (StopTraining), and the last save that was noted "
+            f"is that of iteration {save}: what it did since then counts as kept, and is lost if it was not saved "
+            "otherwise"
         )

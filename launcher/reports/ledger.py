@@ -171,7 +171,7 @@ def _first_ns(member: Member, life: RankLife | None, local_rank: int, *, steps: 
     """Return when a rank began to work; None where it never did."""
     if life is not None and life.first_step_ns is not None:
         return life.first_step_ns
-    if life is not None and steps:  # the others take steps, and it came to none
+    if life is not None and (steps or life.was_in_setup_alone):  # the others take steps, or it came to nothing else
         return None
     sign = life.first_sign_ns if life is not None else None
     return sign if sign is not None else member.own.first_sign_ns.get(local_rank)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.reports.completeness import runs_of_unknown_ranks
 from launcher.reports.formats import rank_list
-from launcher.reports.lost_work import Kept, Loss, hides_its_begin
+from launcher.reports.lost_work import Kept, Loss, hides_its_begin, total_repeated
 from launcher.reports.story import JobGeneration, Story
 
 __all__ = ["of_losses"]
@@ -83,9 +83,11 @@ def _of_uncounted(story: Story, found: Sequence[Loss]) -> Iterator[str]:
     pairs = [*zip(story.generations, found, strict=True)]
     uncounted = [generation.number for generation, loss in pairs if not loss.is_counted]
     if uncounted:
+        again = " and done again" if total_repeated(story, found) is None else ""
         yield (
             f"generation(s) {rank_list(uncounted)}: no line of figures tells with which step they began (bare sections "
-            "and heartbeats do not), so it is not known how many iterations were kept and done again"
+            "and heartbeats do not, and there may have been none), so it is not known how many iterations were kept"
+            f"{again}"
         )
     if parts := [generation.number for generation, loss in pairs if loss.kept is Kept.PART]:
         yield (

@@ -116,8 +116,8 @@ def _of_launches(story: Story) -> Iterator[str]:
         if launch.went_back:
             yield (
                 f"{who}: iterations were not counted on through the run, so it is not known what was done again; what "
-                "was lost with a failure is part of what is called productive and checkpointing, which are about right "
-                "only then"
+                "was lost with a failure, or given up where a rank went back to a checkpoint by itself, is part of "
+                "what is called productive and checkpointing, which are about right only then"
             )
     yield from _of_missing(story)
     missing: dict[tuple[int, int], list[int]] = collections.defaultdict(list)

@@ -81,6 +81,13 @@ def test_without_a_note_of_the_checkpoint_a_step_may_have_been_left_out(tmp_path
     assert (ledger.steps, ledger.repeated, ledger.is_count_about) == (60, 0, True)
 
 
+def test_a_step_that_another_rank_has_done_was_kept_without_a_note_too(tmp_path: Path) -> None:
+    run = killed_in_the_save(tmp_path)
+    clip(run, done=18, iteration=19, ranks="1", resumed_from=None)
+    ledger = reported(run).ledger
+    assert (ledger.steps, ledger.repeated, ledger.is_count_about) == (60, 0, False)
+
+
 def test_a_checkpoint_that_has_the_number_of_the_step_may_not_hold_it(tmp_path: Path) -> None:
     run = killed_in_the_save(tmp_path)
     clip(run, done=18, iteration=19, resumed_from=-1)

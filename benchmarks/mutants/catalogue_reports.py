@@ -197,8 +197,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report calls a generation productive that never took a step",
         _CUTS,
-        "    if life is not None and steps:  # the others take steps, and it came to none\n",
-        "    if False:\n",
+        "    if life is not None and (steps or life.was_in_setup_alone):",
+        "    if False:",
         _LEDGER,
     ),
     Mutant(
@@ -946,7 +946,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "the folder of an incident of a job stands for that of a node",
         "launcher/reports/launches.py",
-        '    return name if os.path.basename(parent) == _INCIDENTS else ""\n',
+        '    return name if os.path.basename(parent) == "incidents" else ""\n',
         "    return name\n",
         ("tests/launcher/reports/test_missing_events.py",),
     ),

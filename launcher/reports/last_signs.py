@@ -60,9 +60,8 @@ def waits(ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: in
     found: dict[int, Wait] = {}
     for report in incident.ranks if incident is not None else ():
         life, error = ranks.get(report.rank), report.error
-        if (
-            life is None or error is None or not error.is_consequence or error.section in (None, SETUP)
-        ):  # the setup has a row of its own
+        # The time of the setup belongs to a row of its own, however it ends.
+        if life is None or error is None or not error.is_consequence or error.section in (None, SETUP):
             continue
         # Where steps go on beside a save, others may have been closed since it was opened.
         if error.section == CHECKPOINTING and life.beside_ns:

@@ -38,8 +38,6 @@ _LARGEST_FACTOR = 1e6
 """A safety factor beyond that is damage."""
 _OF_RUN_FOLDERS = ("began", "lost", "run_folder_moved", "run_folder_mended")
 """Events that say where the run folder is from then on."""
-_INCIDENTS = "incidents"
-"""The folder of what this node has seen."""
 _STILL_WRITES_SECONDS = 120.0
 """A launcher that has written within that time may be alive."""
 
@@ -239,7 +237,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
 def _incident_in(event: Mapping[str, Any]) -> str:
     """Return the name of an incident's folder; empty where an event names none, as where it is of a whole job."""
     parent, name = os.path.split(str(event.get("folder") or ""))
-    return name if os.path.basename(parent) == _INCIDENTS else ""
+    return name if os.path.basename(parent) == "incidents" else ""
 
 
 def _section_limits(configured: object) -> dict[str, float]:

@@ -20,8 +20,8 @@ MUTANTS_OF_WAITS_IN_LEDGERS = (
     Mutant(
         "a wait in a save for a rank that has failed counts as work",
         "launcher/reports/last_signs.py",
-        "error.section in (None, _SETUP):",
-        "error.section in (None, _SETUP, CHECKPOINTING):",
+        "error.section in (None, SETUP):",
+        "error.section in (None, SETUP, CHECKPOINTING):",
         _WAITING,
     ),
     Mutant(

@@ -86,8 +86,9 @@ STEPS = Family(
     "ft_steps_total",
     COUNTER,
     _RANK,
-    "Training steps that have ended, without those that an exception has left, in all generations on this node; steps "
-    "that are repeated after a restart count again. Missing instead of 0 once lines of the figures are lost.",
+    "Training steps that the rank has passed, from the first to the last one that has ended, in all generations on "
+    "this node: one that an exception has left counts once a later one has ended; steps that are repeated after a "
+    "restart count again. Missing instead of 0 once lines of the figures are lost.",
 )
 SECTION_OPEN = Family(
     "ft_section_open_seconds",

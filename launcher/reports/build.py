@@ -23,6 +23,7 @@ from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
 from launcher.reports.found_incidents import of_missing_folders, seen_at
+from launcher.reports.held import with_held
 from launcher.reports.launches import Launch, read_launches, with_last_lines
 from launcher.reports.ledger import account, ledger
 from launcher.reports.limits import limits, of_unclear_waits
@@ -83,6 +84,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     unknown = {run + 1 for run in runs_of_unknown_ranks(story)}  # others may have gone on from what was done there
     story = story._replace(lacks=frozenset(run for each in missing for run in each.may_be_before) | unknown)
     remarks.refuse_other_jobs(story)
+    story = with_held(story)
     found = losses(story)
     accounts = account(story, found)
     seconds = story.seconds

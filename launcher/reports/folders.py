@@ -27,7 +27,7 @@ def run_folders(paths: Sequence[str]) -> list[str]:
     """Return the log folders of runs that are meant by some paths, each once.
 
     A path may be a run's log folder, or the folder of log folders (``ft_logs``), which stands for its newest run.
-    One may be that of a run of which only incidents are left, beside others that of a node, too.
+    One may be that of a run of which only incidents are left; beside others that of a node, too, or an empty one.
 
     Raises:
         NoRunError: A path leads to no run, or it is not clear to which.
@@ -57,6 +57,8 @@ def _run_folder(path: str, *, is_alone: bool) -> str:
         return os.path.join(path, runs[0])
     left = _LEFT_OVERS if not is_alone else _LEFT_OVERS[:1]  # alone, incidents are told of, and nothing else
     if not runs and any(os.path.lexists(os.path.join(path, name)) for name in left):
+        return path
+    if not is_alone and not os.listdir(path):  # as where its files were lost; beside others a note names it
         return path
     if not runs:
         raise NoRunError(

@@ -9,13 +9,10 @@ from launcher.incidents.rank_report import RankReport
 from launcher.reports.node_generations import NodeGeneration
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.samples import Wait
-from resilience_core.protocol.figures import CHECKPOINTING
+from resilience_core.protocol.figures import CHECKPOINTING, SETUP
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["had_ended_well", "last_sign_ns", "waits"]
-
-_SETUP = "setup"
-"""Its time belongs to a row of its own, however it ends."""
 
 
 def had_ended_well(rank: RankReport, seen_ns: int | None) -> bool:
@@ -63,7 +60,8 @@ def waits(ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: in
     found: dict[int, Wait] = {}
     for report in incident.ranks if incident is not None else ():
         life, error = ranks.get(report.rank), report.error
-        if life is None or error is None or not error.is_consequence or error.section in (None, _SETUP):
+        # The time of the setup belongs to a row of its own, however it ends.
+        if life is None or error is None or not error.is_consequence or error.section in (None, SETUP):
             continue
         # Where steps go on beside a save, others may have been closed since it was opened.
         if error.section == CHECKPOINTING and life.beside_ns:

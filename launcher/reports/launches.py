@@ -224,7 +224,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         section_limits=_section_limits(configured.get("rank_section_timeouts")),
         generations=tuple(generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(spared(named["near_miss"])),
-        told_incidents=frozenset(os.path.basename(str(e["folder"])) for e in events if e.get("folder")),
+        told_incidents=frozenset(filter(None, (_incident_in(event) for event in events))),
         met=frozenset(n for event in named["rendezvous"] if type(n := event.get("generation")) is int),
         last_generation=ended["generation"] if type(ended.get("generation")) is int else None,
         failures=ended["failures"] if type(ended.get("failures")) is int else None,
@@ -232,6 +232,12 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         tells_run_folder=run_folder is not None,
         warmup_steps=warmup if type(warmup := configured.get("num_warmup_iterations")) is int else 1,
     )
+
+
+def _incident_in(event: Mapping[str, Any]) -> str:
+    """Return the name of an incident's folder; empty where an event names none, as where it is of a whole job."""
+    parent, name = os.path.split(str(event.get("folder") or ""))
+    return name if os.path.basename(parent) == "incidents" else ""
 
 
 def _section_limits(configured: object) -> dict[str, float]:

@@ -171,7 +171,7 @@ def _first_ns(member: Member, life: RankLife | None, local_rank: int, *, steps: 
     """Return when a rank began to work; None where it never did."""
     if life is not None and life.first_step_ns is not None:
         return life.first_step_ns
-    if life is not None and steps:  # the others take steps, and it came to none
+    if life is not None and (steps or life.was_in_setup_alone):  # the others take steps, or it came to nothing else
         return None
     sign = life.first_sign_ns if life is not None else None
     return sign if sign is not None else member.own.first_sign_ns.get(local_rank)
@@ -207,7 +207,9 @@ def _after(
         yield None, "detection", member.seen_ns - sign_ns, is_sign_about
         key = "unknown" if member.is_end_missing else "stop"
         may_have_left = _may_have_left(member, life)
-        yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about or may_have_left or member.is_ending
+        # Where the line of a hang is missing, the next one tells only when a rank of it had been ended.
+        is_seen_about = member.is_seen_about or (member.lacks_incident and not member.own.incident_folder)
+        yield None, key, member.stopped_ns - member.seen_ns, is_seen_about or may_have_left or member.is_ending
         yield None, "idle", 0, may_have_left
     elif member.is_end_missing:
         finished_ns = min(max(member.own.finished_ns or sign_ns, sign_ns), member.stopped_ns)

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.reports.doubts import is_doubtful
+from launcher.reports.held import first_after_a_save, odd_runs, unsaved_stop
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
@@ -24,7 +25,6 @@ from launcher.reports.under_way import is_loss_open
 __all__ = [
     "Kept",
     "Loss",
-    "first_after_a_save",
     "hides_its_begin",
     "is_count_about",
     "kept_steps",
@@ -70,16 +70,16 @@ class Loss(NamedTuple):
 def losses(story: Story) -> list[Loss]:
     """Return what became of the work of each generation, in the order of ``story.generations``."""
     generations = story.generations
-    odd_runs = {
-        run for run, numbers in enumerate(story.runs) if any(story.launches[number].went_back for number in numbers)
-    }
+    odd = odd_runs(story)
+    stopped = unsaved_stop(story)
     are_steps, found = not counts_in_strides(story), []
     for number, generation in enumerate(generations):
-        if generation.run in odd_runs:
+        if generation.run in odd:
             is_well = number + 1 == len(generations) and _final(story, generation, None).kept is Kept.ALL
-            found.append(Loss(Kept.ALL if is_well else Kept.UNKNOWN, repeated=None))
+            kept = Kept.ALL if is_well else Kept.UNKNOWN
+            found.append(Loss(kept, repeated=None, is_about=_has_gone_back(generation)))
             continue
-        later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
+        later = [each for each in generations[number + 1 :] if each.run not in odd]
         is_counted = not _is_uncounted(story, generation)
         repeated = _repeated(story, generation, later) if are_steps else None
         loss = _loss(story, generation, later)
@@ -88,10 +88,20 @@ def losses(story: Story) -> list[Loss]:
         is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
         is_open = loss.kept is Kept.ALL and is_loss_open(story, generation)
         is_about = is_open or (loss.is_final and is_end_about)
+        is_about |= stopped is not None and stopped[0] is generation
         found.append(
             loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
         )
     return found
+
+
+def _has_gone_back(generation: JobGeneration) -> bool:
+    """Return whether a rank has loaded a checkpoint after it had begun, and so given up what it had done since that."""
+    lives = [life for member in generation.members for life in member.lives.values()]
+    return any(
+        life.first_iteration is not None and life.resumed_from is not None and life.resumed_from > life.first_iteration
+        for life in lives
+    )
 
 
 def _is_uncounted(story: Story, generation: JobGeneration) -> bool:
@@ -221,7 +231,8 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
 
 def is_count_about(story: Story) -> bool:
     """Return whether ranks may have done other iterations than those that are counted."""
-    return is_doubtful(story) or any(generation.is_done_about for generation in story.generations)
+    is_done_about = any(generation.is_done_about for generation in story.generations)
+    return is_doubtful(story) or is_done_about or unsaved_stop(story) is not None
 
 
 def _is_one_missing(story: Story, since: JobGeneration | None = None) -> bool:
@@ -278,22 +289,9 @@ def _before(own: Interval | None, later: Iterable[JobGeneration]) -> Interval | 
 def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:
     """Return what a generation has done and the next one had not to do again.
 
-    That may be one step more than all ranks have done to the end: one may have been killed at the end of a step whose
-    save it need not wait for. Where last lines are missing, it is what the next one went on from.
+    Where last lines are missing, it is what the next one went on from.
     """
     own = _interval(generation)
     if own is None or successor is None or successor.first_iteration is None:
         return own
-    done = [life.done for member in generation.members for life in member.lives.values() if life.done is not None]
-    went_on_from = successor.first_iteration - 1
-    is_one_more = went_on_from == own[1] + 1 and went_on_from <= max(done, default=0)
-    return own[0], max(own[1], went_on_from) if generation.is_silent or is_one_more else own[1]
-
-
-def first_after_a_save(story: Story) -> int:
-    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show."""
-    for generation in story.generations:
-        first, resumed_from = generation.first_iteration, generation.resumed_from
-        if first is not None and resumed_from is not None and first - resumed_from in (0, 1):
-            return first - resumed_from
-    return 0
+    return own[0], max(own[1], successor.first_iteration - 1) if generation.is_silent else own[1]

@@ -159,7 +159,7 @@ class Generation(NamedTuple):
     iteration: int | None
     """The highest iteration that a rank has begun."""
     done: int | None
-    """The highest iteration that every rank has done."""
+    """The highest iteration that every rank has done, or that the checkpoint holds from which a later one went on."""
     resumed_from: int | None
     """Iteration of the checkpoint that was loaded."""
     why: str | None

@@ -156,7 +156,8 @@ class Ledger(NamedTuple):
     repeated: int | None
     """How many iterations had to be done again in the whole story; None where it is not known."""
     steps: int | None
-    """How many iterations were done and kept; None where it is not known."""
+    """How many iterations were passed and kept, with those whose step an exception has left if a later one has ended;
+    None where it is not known."""
     step_seconds: float | None
     """Median over the ranks of the productive time for each kept iteration (a duration)."""
     is_count_about: bool = False

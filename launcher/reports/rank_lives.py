@@ -15,7 +15,7 @@ from launcher.records.format_versions import UnknownVersionError
 from launcher.reports.damage import note_left_out
 from launcher.reports.launches import Launch
 from launcher.reports.samples import Sample, Wait
-from resilience_core.protocol.figures import CHECKPOINTING
+from resilience_core.protocol.figures import CHECKPOINTING, SETUP
 from resilience_core.protocol.figures_read import Save, SectionFigures
 
 __all__ = ["RankLife", "read_lives"]
@@ -128,6 +128,12 @@ class RankLife:
     def is_saving_unknown(self) -> bool:
         """Whether it has saved, and how long that took is not known: with heartbeats, saves are no sections."""
         return bool(self.saves) and CHECKPOINTING not in self.sections
+
+    @property
+    def was_in_setup_alone(self) -> bool:
+        """Whether it tells of nothing but its setup: of no iteration, heartbeat, save or other section."""
+        has_others = bool({*self.sections, *self.open} - {SETUP}) or self.iteration is not None or bool(self.saves)
+        return not has_others and SETUP in {*self.sections, *self.open} and not self.longest_heartbeat_gap_ns
 
     def last_sign_ns(self, until_ns: int) -> int | None:
         """Return the last sign of progress that is known until then; later ones come from how it was ended."""

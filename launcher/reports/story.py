@@ -28,8 +28,8 @@ class JobGeneration(NamedTuple):
     first_iteration: int | None
     """The lowest that a rank has begun with."""
     done: int | None
-    """The last one that every rank has done that had not ended well before; None where a rank that takes steps has
-    done none."""
+    """The last one that every rank has done that had not ended well before, or that a checkpoint holds which counts as
+    kept (:mod:`launcher.reports.held`); None where a rank that takes steps has done none."""
     iteration: int | None
     """The highest that a rank has begun."""
     lowest_iteration: int | None
@@ -40,7 +40,9 @@ class JobGeneration(NamedTuple):
     """How many ranks it has on the nodes that are known."""
     is_done_about: bool
     """A rank was behind the others, and nothing tells whether it had ended well; or the incident is missing, which
-    tells whether an exception has ended the last step."""
+    tells whether an exception has ended the last step; or :attr:`is_held_about`."""
+    is_held_about: bool = False
+    """Training has gone on beyond what all ranks are known to have done, and it is not certain that they have."""
 
     @property
     def is_stopped_on_purpose(self) -> bool:
@@ -87,6 +89,8 @@ class Story(NamedTuple):
     """The runs in which more may have been than is known: lines of their events are missing."""
     lacks: frozenset[int] = frozenset()
     """Before which runs another one is missing; their number stands for one at the end."""
+    aside: frozenset[int] = frozenset()
+    """The ranks that tell of no steps in any generation, where others do."""
 
     def at(self, launch: int, t_ns: int) -> float:
         """Return seconds since the story's begin of a time on a launch's clock."""
@@ -150,6 +154,7 @@ def put_together(
         generations=tuple(generations),
         lives=lives,
         epoch=min(launches[n].at(launches[n].began_ns) for run in runs for n in taking_part(launches, run)),
+        aside=aside,
     )
 
 

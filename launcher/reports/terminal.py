@@ -162,7 +162,9 @@ def _near_misses(report: Report) -> Iterator[str]:
     calls = (
         f"{'~' if any(limit.is_about for limit in report.limits) else ''}{sum(limit.close_calls for limit in close)}"
     )
-    yield f"CLOSE {'~' if report.is_end_about else ''}{len(missed)} verdict(s) taken back, {calls} at 80 % of a limit"
+    shown = f", the last {_MOST_ROWS} of them" if len(missed) > _MOST_ROWS else ""
+    about = "~" if report.is_end_about else ""
+    yield f"CLOSE {about}{len(missed)} verdict(s) taken back{shown}, {calls} at 80 % of a limit"
     for miss in missed[-_MOST_ROWS:]:
         late = f", {lateness_of(miss)} late" if miss.late_seconds is not None else ""
         who = f"rank {miss.rank} on {miss.node}"

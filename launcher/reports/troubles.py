@@ -17,10 +17,12 @@ from launcher.reports.found_incidents import Found, find, seen_at
 from launcher.reports.incident_nodes import lost_nodes, node_of_rank, with_names
 from launcher.reports.ledger import Accounts
 from launcher.reports.model import FoldedStack, Incident, NearMiss, Suspect
+from launcher.reports.spared import Spared
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.under_way import is_cost_growing
 from launcher.reports.verdicts_of_jobs import JobVerdict
 from launcher.reports.writers import UNKNOWN_NODE
+from resilience_core.protocol.limit_kinds import section_name
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["incidents", "last_of", "near_misses"]
@@ -227,7 +229,7 @@ def near_misses(story: Story) -> tuple[NearMiss, ...]:
             node=story.node_of[number],
             kind=miss.kind,
             limit_seconds=miss.limit_seconds,
-            late_seconds=miss.late_seconds,
+            late_seconds=_late_seconds(story, number, miss),
             is_late_at_most=miss.is_at_most,
         )
         for number, launch in enumerate(story.launches)
@@ -235,6 +237,19 @@ def near_misses(story: Story) -> tuple[NearMiss, ...]:
         if miss.was_late
     ]
     return tuple(sorted(found))
+
+
+def _late_seconds(story: Story, launch: int, miss: Spared) -> float | None:
+    """Return by how much a rank was late at most: by no more than its longest section of that name was.
+
+    The launcher knows only until when it had not looked; the rank has written down how long its sections took.
+    """
+    life = story.lives.get((launch, miss.generation if miss.generation is not None else -1), {}).get(miss.rank)
+    section = life.sections.get(section_name(miss.kind) or "") if life is not None and life.is_over else None
+    if miss.late_seconds is None or not miss.is_at_most or section is None or section.left:
+        return miss.late_seconds
+    longest = section.longest_ns / NS_PER_SECOND - miss.limit_seconds
+    return min(miss.late_seconds, longest) if longest > 0 else miss.late_seconds
 
 
 def last_of(found: Sequence[Incident], run: int, generation: int) -> int | None:

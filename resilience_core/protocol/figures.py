@@ -68,6 +68,7 @@ __all__ = [
     "ROWS",
     "SAVES",
     "SAVES_KEPT",
+    "SETUP",
     "STEP",
     "TOOK",
     "create_figures",
@@ -113,7 +114,7 @@ FIGURES_SIZE = NAMES_OFFSET + ROWS * NAME_SIZE
 CLOSE_CALL = 0.8
 """A section that took this part of its limit has come close to it."""
 
-CHECKPOINTING, STEP = "checkpointing", "step"
+CHECKPOINTING, SETUP, STEP = "checkpointing", "setup", "step"
 
 
 def figures_path(cell_path: str) -> str:

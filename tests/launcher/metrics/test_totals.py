@@ -71,6 +71,7 @@ def test_steps_are_told_by_iterations_and_by_sections() -> None:
     assert RankTotals.of(100, 108, closed).steps == 9  # two steps of the warm-up open no section
     assert RankTotals.of(0, 2, closed).steps == 7  # the iterations of an epoch begin again
     assert RankTotals.of(None, None, closed).steps == 7
+    assert RankTotals.of(0, 9, closed).steps == 10  # an exception has left some before the last one
     assert RankTotals.of(5, 4, {}).steps == 0
     assert RankTotals.of(3, None, {}).steps == 0
 

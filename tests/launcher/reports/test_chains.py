@@ -372,9 +372,27 @@ def test_a_node_of_which_incidents_alone_are_left_is_noted_beside_others(tmp_pat
         run_folders([str(folder)])
     with pytest.raises(NoRunError, match="no events can be read"):
         make_report([str(folder)])
-    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pictures").mkdir(parents=True)
     with pytest.raises(NoRunError, match="holds no run"):  # nothing tells that it is the log folder of a run
         run_folders([str(tmp_path / "other"), str(run.folders[1 - number])])
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_empty_folder_beside_others_is_noted(tmp_path: Path, number: int) -> None:
+    runs = invent_runs(tmp_path, 3)
+    (empty,) = runs[number].folders
+    shutil.rmtree(empty)
+    empty.mkdir()
+
+    report = make_report(run_folders([str(folder) for run in runs for folder in run.folders]))
+
+    assert any(note.startswith(f"{empty}: nothing of the run in it can be read") for note in report.notes)
+    assert [run.is_unread for run in report.runs] == [each == number for each in range(3)]
+    with pytest.raises(NoRunError, match="holds no run"):
+        run_folders([str(empty)])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoRunError, match="no events can be read"):
+        make_report(run_folders([str(empty), str(tmp_path / "empty")]))
 
 
 def test_a_folder_of_the_same_name_that_cannot_be_read_is_one_of_the_nodes(tmp_path: Path) -> None:

@@ -66,6 +66,33 @@ def without_steps(run: InventedRun, *, resumes: bool = True, saves: bool = True,
     rewritten(run.folders[0] / "figures.jsonl", change)
 
 
+def test_without_a_step_and_any_other_section_the_setup_is_no_productive_time(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=1)
+    setup_ns = round(run.lives[0].sections[0].end * 1e9)
+    (began,) = (
+        e
+        for line in (run.folders[0] / "events.jsonl").read_text().splitlines()
+        if (e := json.loads(line))["event"] == "began"
+    )
+
+    def change(line: dict[str, Any]) -> dict[str, Any]:
+        for facts in line["ranks"].values():
+            facts |= {"iteration": None, "done": None, "open": {}}
+            facts["sections"] = {name: each for name, each in facts["sections"].items() if name == "setup"}
+            if line["is_full"] and facts["last_sign_ns"] is not None:
+                signs = min(facts["last_sign_ns"], began["t_ns"] + setup_ns)
+                facts |= {"first_iteration": None, "first_step_ns": None, "last_sign_ns": signs}
+        return line
+
+    rewritten(run.folders[0] / "figures.jsonl", change)
+    report = reported(run)
+    assert set(seconds(report)) == {"start", "idle"}
+    assert (report.ledger.steps, report.ledger.repeated) == (None, 0)
+    (note,) = report.notes
+    assert note.endswith("so it is not known how many iterations were kept")
+    assert seconds(report)["start"] == pytest.approx(setup_ns / 1e9, abs=1e-3)
+
+
 def test_without_steps_the_time_that_was_lost_is_known_by_the_save_and_the_iterations_are_not(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=30)
     without_steps(run)
@@ -207,6 +234,24 @@ def test_of_iterations_that_begin_anew_nothing_was_lost_without_a_failure(tmp_pa
     report = reported(run)
     assert report.ledger.repeated is None
     assert not rows_about(report)
+
+
+@pytest.mark.parametrize(("loaded", "is_about"), [(30, True), (0, False)])
+def test_what_a_rank_has_given_up_that_went_back_by_itself_makes_productive_an_estimate(
+    tmp_path: Path, loaded: int, is_about: bool
+) -> None:
+    run = invent_run(tmp_path, failures=0, steps=60)
+
+    def change(line: dict[str, Any]) -> dict[str, Any]:
+        for facts in line.get("ranks", {}).values():
+            facts |= {"resumed_from": loaded, "went_back": True} if line.get("is_last") else {}
+        return line
+
+    for name in ("events.jsonl", "figures.jsonl"):
+        rewritten(run.folders[0] / name, change)
+    report = reported(run)
+    assert report.ledger.steps is None
+    assert ({"productive", "checkpointing"} <= rows_about(report)) == is_about
 
 
 def test_lines_that_name_lower_iterations_than_before_tell_so_too(tmp_path: Path) -> None:

@@ -464,3 +464,29 @@ def test_a_cost_is_not_known_where_the_time_is_of_which_it_is_a_part(run: Invent
 
     assert [entry.category.key for entry in report.ledger.entries] == ["unknown"]
     assert [(each.cost_seconds, each.is_cost_about) for each in report.incidents] == [(None, False)]
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_the_lost_line_of_a_hang_is_told_by_its_folder_or_stop_is_an_estimate(tmp_path: Path, has_folder: bool) -> None:
+    """Folders of incidents of a node, and of a job, have the same numbers."""
+    failures = [Failure(8, 3, "hang", 31.0)]
+    run = invent_run(tmp_path, ranks=4, nodes=2, own_folders=True, failures=failures, steps=16, save_every=5)
+    node, other = run._replace(folders=run.folders[1:]), run._replace(folders=run.folders[:1])
+    seen = next(event for event in events_of(node) if event["event"] == "hang")
+    (began,), (began_too,) = ([e for e in events_of(each) if e["event"] == "began"] for each in (node, other))
+    at_ns = seen["seen_ns"] - began["t_ns"] + began_too["t_ns"]
+    write_events(other, [*events_of(other), {**seen, "event": "seen", "t_ns": at_ns, "failed": [0], "folder": None}])
+    whole = {entry.category.key: entry for entry in reported(run).ledger.entries}
+    events = [event for event in events_of(node) if event["event"] != "hang"]
+    for event in events:
+        if event["event"] == "job_incident":
+            event["folder"] = str(run.folders[0] / "job_incidents" / "0001")
+    write_events(node, events)
+    if not has_folder:
+        shutil.rmtree(node.folders[0] / "incidents")
+        shutil.rmtree(run.folders[0] / "job_incidents")
+
+    stop = next(entry for entry in reported(run).ledger.entries if entry.category.key == "stop")
+
+    assert (stop.seconds == pytest.approx(whole["stop"].seconds, abs=1e-4)) == has_folder
+    assert (whole["stop"].is_about, stop.is_about) == (False, not has_folder)

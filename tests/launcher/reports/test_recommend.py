@@ -158,21 +158,33 @@ def test_from_two_failures_there_are_bounds_alone(tmp_path: Path) -> None:
     assert "For one value it takes 3 failures." in interval.text
 
 
-def test_a_training_that_stops_itself_is_no_failure(tmp_path: Path) -> None:
-    run = invent_run(tmp_path, failures=[Failure(17, 0), Failure(98, 1)], ends_with="failed")
+def stopping_itself(folder: Path, iteration: int) -> InventedRun:
+    """Write a run that fails once, and then stops itself."""
+    run = invent_run(folder, failures=[Failure(17, 0), Failure(iteration, 1)], ends_with="failed")
     events = run.folders[0] / "events.jsonl"
     lines = events.read_text().splitlines()
     stop = {**json.loads(lines[-1]), "event": "stopped_on_purpose", "generation": 1, "why": "low enough"}
     events.write_text("".join(f"{line}\n" for line in (*lines[:-1], json.dumps(stop), lines[-1])))
+    return run
+
+
+@pytest.mark.parametrize(("iteration", "is_about"), [(98, True), (100, False)])
+def test_a_training_that_stops_itself_is_no_failure(tmp_path: Path, iteration: int, is_about: bool) -> None:
+    run = stopping_itself(tmp_path, iteration)
     report = make_report([str(run.folders[0])])
     (interval,) = (each for each in report.recommendations if each.about == "checkpoint interval")
     assert interval.samples == 1
     # What it has not saved is not to be done again.
     assert report.ledger.repeated == run.truth.repeated == 7
-    assert report.ledger.steps == 98
+    assert report.ledger.steps == iteration
     (life, _) = run.lives
     lost = {entry.category.key: entry.seconds for entry in report.ledger.entries}["lost_work"]
     assert lost == pytest.approx(life.last_sign - life.saves[0][1], abs=1e-3)
+    # But it may have given up what it did since its last save.
+    assert report.ledger.is_count_about == is_about
+    assert any("the last save that was noted is that of iteration 90" in note for note in report.notes) == is_about
+    about = {entry.category.key for entry in report.ledger.entries if entry.is_about}
+    assert {"productive", "checkpointing"} <= about if is_about else not about
 
 
 def test_without_a_failure_there_is_a_bound_alone(tmp_path: Path) -> None:

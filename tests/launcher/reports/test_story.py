@@ -101,6 +101,28 @@ def test_an_upper_bound_of_how_late_a_rank_was_is_told_as_one(tmp_path: Path) ->
     assert shown.count("missed by at most 4.0 ms") == 1
 
 
+@pytest.mark.parametrize(("facts", "most"), [({}, 1.0), ({"left": 1}, 5.0)])
+def test_a_rank_was_late_by_no_more_than_its_longest_section(
+    tmp_path: Path, facts: dict[str, int], most: float
+) -> None:
+    run = invent_run(tmp_path, failures=0, steps=20, slow_iteration=5, near_misses=8)
+    known = {"section": "step", "limit_seconds": 26.0, "late_seconds": None, "late_at_most_seconds": 5.0}
+    for name in ("events", "figures"):
+        path = run.folders[0] / f"{name}.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line |= known if line["event"] == "near_miss" else {}
+            for rank in line.get("ranks", {}).values() if name == "figures" else ():
+                rank["sections"].get("step", {}).update(facts)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = reported(run)
+    assert [(miss.late_seconds, miss.is_late_at_most) for miss in report.near_misses] == [
+        (pytest.approx(most), True)
+    ] * 8
+    (head,) = (line for line in text_of(report, 100) if line.startswith("CLOSE"))
+    assert head.startswith("CLOSE 8 verdict(s) taken back, the last 6 of them, ")
+
+
 def test_two_jobs_at_the_same_time_are_refused(tmp_path: Path) -> None:
     folders = [str(invent_run(tmp_path, name).folders[0]) for name in ("one", "other")]
     with pytest.raises(NoRunError, match="two jobs that ran at the same time: rank 0"):

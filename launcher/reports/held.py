@@ -1,0 +1,173 @@
+"""What a checkpoint that training has gone on from tells of the steps before it: they were done, and kept.
+
+A save may be inside of a step, so a rank can be killed between writing it and leaving the step; or one rank saves while
+another is behind. The lines tell then of fewer steps than the checkpoint holds. Training goes on from there, so what
+the checkpoint holds counts as done. That is exact where each rank is known to have begun all of these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.reports.formats import rank_list
+from launcher.reports.story import JobGeneration, Story
+from launcher.reports.strides import counts_in_strides
+
+__all__ = ["first_after_a_save", "odd_runs", "of_what_is_held", "unsaved_stop", "with_held"]
+
+
+def odd_runs(story: Story) -> frozenset[int]:
+    """Return the runs in which iterations do not count on through."""
+    return frozenset(
+        run for run, numbers in enumerate(story.runs) if any(story.launches[number].went_back for number in numbers)
+    )
+
+
+def first_after_a_save(story: Story) -> int:
+    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show."""
+    return next((shift for each in story.generations if (shift := _shift(each)) is not None), 0)
+
+
+def _shift(generation: JobGeneration) -> int | None:
+    first, resumed_from = generation.first_iteration, generation.resumed_from
+    if first is None or resumed_from is None or first - resumed_from not in (0, 1):
+        return None
+    return first - resumed_from
+
+
+def with_held(story: Story) -> Story:
+    """Return a story in which a generation has done what a checkpoint of it holds that counts as kept."""
+    if counts_in_strides(story):
+        return story
+    odd, generations = odd_runs(story), list(story.generations)
+    for number, resumed in enumerate(story.generations):
+        held = _held_by(story, resumed)
+        if held is None or resumed.run in odd:
+            continue
+        former = _went_on_from(generations[:number], held, odd)
+        if former is not None:
+            is_told = resumed.resumed_from is not None and _is_numbering_known(story, resumed)
+            generations[former] = _with_done(story, generations[former], held, resumed, is_told=is_told)
+    last = _last(story)
+    if last is not None and generations[last].run not in odd:
+        generations[last] = _with_last_save(story, generations[last])
+    return story._replace(generations=tuple(generations))
+
+
+def _last(story: Story) -> int | None:
+    """Return the index of the generation that nothing has gone on from; None where it is not known."""
+    begun = (each.first_iteration is not None or each.resumed_from is not None for each in story.generations)
+    last = max((number for number, has_begun in enumerate(begun) if has_begun), default=None)
+    return last if last is not None and story.generations[last].first_iteration is not None else None
+
+
+def unsaved_stop(story: Story) -> tuple[JobGeneration, int] | None:
+    """Return the generation in which a training has stopped itself, and its last save; None where nothing was open.
+
+    It may have saved its state in another way before that, or have given up the steps since the last save.
+    """
+    if (last := _last(story)) is None or story.generations[last].run in odd_runs(story):
+        return None
+    own = story.generations[last]
+    saves = [*_saves(own), *([own.resumed_from] if own.resumed_from is not None else [])]
+    if not own.is_stopped_on_purpose or not saves or own.done is None:
+        return None
+    held = max(saves) - 1 + first_after_a_save(story)
+    return (own, max(saves)) if own.done > held else None
+
+
+def _saves(generation: JobGeneration) -> list[int]:
+    return [number for member in generation.members for life in member.lives.values() for number in life.saves]
+
+
+def _held_by(story: Story, resumed: JobGeneration) -> int | None:
+    """Return the last iteration in the state that a generation has begun with, as far as it is known."""
+    if resumed.first_iteration is not None:
+        return resumed.first_iteration - 1
+    return resumed.resumed_from - 1 + first_after_a_save(story) if resumed.resumed_from is not None else None
+
+
+def _went_on_from(earlier: Sequence[JobGeneration], held: int, odd: frozenset[int]) -> int | None:
+    """Return the index of the generation that has come to a state; None where none is known to have worked on it."""
+    for index in reversed(range(len(earlier))):
+        first = earlier[index].first_iteration
+        if first is not None and first <= held and earlier[index].run not in odd:
+            return index
+    return None
+
+
+def _has_done(generation: JobGeneration, iteration: int) -> bool:
+    return generation.done is not None and generation.done >= iteration
+
+
+def _is_numbering_known(story: Story, resumed: JobGeneration) -> bool:
+    """Return whether the state that a generation has loaded holds all before its first iteration.
+
+    A checkpoint of iteration 19 after which training goes on with 20 may hold 19, or a script has left 19 out, as one
+    that failed. Other resumes tell which, where all steps before them are known to have been done.
+    """
+    shift = _shift(resumed)
+    if shift != 1:
+        return shift == 0
+    generations = story.generations
+    for number, other in enumerate(generations):
+        first = other.first_iteration
+        if first is not None and _shift(other) == shift:
+            former = _went_on_from(generations[:number], first - 1, frozenset())
+            if former is not None and _has_done(generations[former], first - 1):
+                return True
+    return False
+
+
+def _with_done(story: Story, own: JobGeneration, held: int, resumed: JobGeneration, *, is_told: bool) -> JobGeneration:
+    """Return a generation that has come to a state from which another has gone on."""
+    if _has_done(own, held) or own.is_cut or own.is_silent:
+        return own
+    if own.iteration is None or own.iteration < held:  # between runs, another one may be missing (chains)
+        return own._replace(is_done_about=True, is_held_about=True) if own.run == resumed.run else own
+    known = own.done if own.done is not None else (own.first_iteration or 0) - 1
+    done = [life.done for member in own.members for life in member.lives.values() if life.done is not None]
+    # Where a save need not be waited for, a rank may have been killed at the end of a step that another has done.
+    is_one_more = held == known + 1 and held <= max(done, default=-1)
+    is_about = not (is_one_more or (is_told and _have_all_begun(story, own, held)))
+    return own._replace(
+        done=held, is_done_about=own.is_done_about or is_about, is_held_about=own.is_held_about or is_about
+    )
+
+
+def _with_last_save(story: Story, own: JobGeneration) -> JobGeneration:
+    """Return the last generation that has worked; its last save counts as kept where it has failed."""
+    saves = _saves(own)
+    held = max(saves, default=-1) - 1 + first_after_a_save(story)
+    has_begun = own.iteration is not None and held <= own.iteration
+    if not saves or not own.has_failed or not has_begun or _has_done(own, held) or own.is_cut or own.is_silent:
+        return own
+    is_about = own.is_done_about or not _have_all_begun(story, own, held)
+    return own._replace(done=held, is_done_about=is_about, is_held_about=is_about)
+
+
+def _have_all_begun(story: Story, own: JobGeneration, iteration: int) -> bool:
+    """Return whether every rank of a generation that had not ended well before is known to have begun an iteration."""
+    return not own.is_partial and all(
+        life.iteration is not None and life.iteration >= iteration
+        for member in own.members
+        for rank, life in member.lives.items()
+        if rank not in member.left and rank not in story.aside
+    )
+
+
+def of_what_is_held(story: Story) -> Iterator[str]:
+    """Yield where it is not certain that all ranks have done what counts as kept, or that it was saved."""
+    if about := [generation.number for generation in story.generations if generation.is_held_about]:
+        yield (
+            f"generation(s) {rank_list(about)}: training has gone on beyond the last step that all ranks are known to "
+            "have done, as where a rank that is ahead of others has saved, or steps were skipped: how many steps were "
+            "kept and done again is about right only"
+        )
+    if (stopped := unsaved_stop(story)) is not None:
+        own, save = stopped
+        yield (
+            f"the training stopped itself in generation {own.number} (StopTraining), and the last save that was noted "
+            f"is that of iteration {save}: what it did since then counts as kept, and is lost if it was not saved "
+            "otherwise"
+        )

@@ -238,7 +238,7 @@ class Detector:
         Args:
             decide: Called on rank 0 with the report, on the thread that makes reports; returns a mapping of JSON
                 values, empty where nothing is to be done. Given on every rank, though only rank 0's is called: the
-                others ask for decisions where it is given.
+                others ask for decisions where it is given. What it does wrong is logged once, and decides nothing.
         """
         self._running("set_decision_hook").decide_by(decide)
 

@@ -32,8 +32,9 @@ class GuardedHook:
             return {}
         try:
             if isinstance(decision, Mapping):
-                json.dumps(decision := dict(decision))
-                return decision
+                found: dict[str, Any] = dict(decision)
+                json.dumps(found)
+                return found
         except (TypeError, ValueError, RecursionError) as error:
             self._say(hook, f"returned {decision!r:.200}, which is not JSON ({error})")
         else:

@@ -13,7 +13,7 @@ _PAST = ("tests/straggler/reporting/test_kept_past.py",)
 
 MUTANTS_OF_WRAPPED_CODE = (
     Mutant(
-        "a wrapped method is put into the object, and its copies compute with the original's weights",
+        "a copy of an object calls what is wrapped with the original's weights",
         "straggler/measurement/timed.py",
         "        return copy.deepcopy(self.__wrapped__, memo)\n",
         "        return self\n",

@@ -71,7 +71,8 @@ def test_a_report_begins_on_a_line_of_its_own_after_what_was_cut_off(tmp_path, c
 def test_a_report_begins_on_a_line_of_its_own_after_a_full_disk(tmp_path, caplog):
     """The disk takes half of a line, and has space again later."""
     lines = BackgroundLines(tmp_path / "reports.jsonl", "reports", most_waiting=3)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (11, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (11, limits[1]))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         for line in ("first\n", "second\n", "third\n"):

@@ -19,6 +19,7 @@ from typing import Any
 
 from adapters._lightning_hooks import EventCallback
 from adapters._lightning_stragglers import give_to_loggers, save_last
+from resilience_core.errors import ConfigError
 from resilience_core.faults import Fault, fault_from_params
 from resilience_core.plugins.exception_policy import ExceptionHandling, check
 from resilience_core.run_listeners import listeners, make_monitor
@@ -180,6 +181,8 @@ class StragglerDetectionCallback(EventCallback):
         log_path: str | pathlib.Path | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(enable_ptl_logging, bool):
+            raise ConfigError(f"enable_ptl_logging is {enable_ptl_logging!r}; expected True or False")
         self._gives_to_loggers = enable_ptl_logging
         self._make_plugin = partial(
             StragglerPlugin,

@@ -24,6 +24,7 @@ from straggler.measurement.section import Section, SectionKind
 from straggler.measuring import Measuring
 from straggler.probes.probe import Probe
 from straggler.reporting.report import Report
+from straggler.setting_checks import check_function, check_resources
 from straggler.settings import DetectorSettings, RobustSettings, Scoring
 
 __all__ = ["Detector"]
@@ -131,9 +132,11 @@ class Detector:
 
         Raises:
             DetectorError: It is initialised already.
+            ConfigError: One of the objects lacks what is called.
         """
         if self._measuring is not None:
             raise DetectorError("this detector is initialised already; call shutdown() first, or make a Detector()")
+        check_resources(probes, store, exchange)
         self._measuring = Measuring(settings, probes=probes, store=store, exchange=exchange)
         self._sections = self._measuring.registry.now
 
@@ -154,7 +157,10 @@ class Detector:
             SectionNameError: The name is in use at another place.
         """
         frame = _getframe(1)
-        section = self._sections.get(name) if name is not None else None
+        try:
+            section = self._sections.get(name) if name is not None else None
+        except TypeError:  # a list, for example
+            section = None
         if section is not None and section.lasti == frame.f_lasti and section.code is frame.f_code:
             return section
         return self._running("detection_section").registry.at_place(name, frame, profile_cuda, kind)
@@ -238,9 +244,11 @@ class Detector:
         Args:
             decide: Called on rank 0 with the report, on the thread that makes reports; returns a mapping of JSON
                 values, empty where nothing is to be done. Given on every rank, though only rank 0's is called: the
-                others ask for decisions where it is given.
+                others ask for decisions where it is given. What it does wrong is logged once, and decides nothing.
         """
-        self._running("set_decision_hook").decide_by(decide)
+        measuring = self._running("set_decision_hook")
+        check_function("set_decision_hook(decide)", decide)
+        measuring.decide_by(decide)
 
     @property
     def world_size(self) -> int:

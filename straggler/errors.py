@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from resilience_core.errors import ResilienceError, SectionError
 
-__all__ = ["DetectorError", "ReportLogError", "SectionNameError", "SectionUseError", "WireError"]
+__all__ = ["DetectorError", "ReportLogError", "SectionNameError", "WireError"]
 
 
 class DetectorError(ResilienceError, RuntimeError):
     """The detector was used before ``initialize`` or initialised twice."""
-
-
-class SectionUseError(SectionError, RuntimeError):
-    """A section was closed on a thread that had not opened it."""
 
 
 class SectionNameError(SectionError, ValueError):

@@ -1,10 +1,8 @@
 """StragglerPlugin: the detector as a plugin of the event bus, with all policy.
 
-An adapter constructs and registers it. When to report, what to log, when to stop and with which exit code is decided
-here. In a Lightning callback::
+When to report, what to log, when to stop and with which exit code is decided here. In a Lightning callback::
 
-    plugin = StragglerPlugin(report_time_interval=300.0, stop_if_detected=True, save_checkpoint=save)
-    bus().register(plugin)
+    bus().register(plugin := StragglerPlugin(report_time_interval=300.0, stop_if_detected=True, save_checkpoint=save))
     plugin.time_callables([CallableId(pl_module, "training_step")])   # a rank's own work, seen from outside
 
 **What it measures by itself**: the training step, from ``step_start`` to ``step_end``, and what lies between two
@@ -28,14 +26,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from resilience_core.environment import CONTROL_VARIABLE
-from resilience_core.errors import RankMonitorClientError, StopTraining
+from resilience_core.errors import ConfigError, RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import RunContext, hookimpl
 from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest, send
 from straggler.detector import Detector
 from straggler.errors import DetectorError, WireError
-from straggler.measurement.callables import CallableId
-from straggler.measurement.section import Section
-from straggler.plugin_settings import DETECTOR_RESOURCES, PluginSettings
+from straggler.measurement.callables import CallableId, checked_ids
+from straggler.measurement.section import Section, SectionKind
+from straggler.plugin_settings import PluginSettings, take_resources
 from straggler.reporting.identification import StragglerId
 from straggler.reporting.report import Report
 from straggler.reporting.stop_decision import StopDecision
@@ -93,7 +91,9 @@ class StragglerPlugin:
         detector: Detector | None = None,
         **settings: Any,
     ) -> None:
-        resources = {name: settings.pop(name) for name in DETECTOR_RESOURCES if name in settings}
+        resources = take_resources(settings, logger_name, save_checkpoint, on_report)
+        if detector is not None and not isinstance(detector, Detector):
+            raise ConfigError(f"detector is {detector!r}; expected a Detector(), or None")
         self._settings = PluginSettings.from_arguments(
             report_time_interval=report_time_interval,
             calc_relative_gpu_perf=calc_relative_gpu_perf,
@@ -121,7 +121,8 @@ class StragglerPlugin:
 
     def time_callables(self, callables: Sequence[CallableId]) -> None:
         """Time these callables, too; before or after ``setup``, and again after each."""
-        self._callables += [c for c in callables if c not in self._callables]
+        listed = checked_ids("time_callables", callables)
+        self._callables += [c for c in listed if c not in self._callables]
         if self.detector.initialized:
             self.detector.wrap_callables(self._callables)
 
@@ -136,9 +137,8 @@ class StragglerPlugin:
             self.detector.wrap_callables(self._callables)
         if self._settings.stop_if_detected:
             self.detector.set_decision_hook(self._decide)
-        self._step = self.detector.detection_section(
-            "training step", kind="wait" if context.world_size > 1 else "work"
-        )  # fmt: skip
+        kind: SectionKind = "wait" if context.world_size > 1 else "work"
+        self._step = self.detector.detection_section("training step", kind=kind)
         self._flagged.clear()
 
     @hookimpl

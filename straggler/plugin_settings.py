@@ -8,13 +8,36 @@ from typing import Any
 import attrs
 
 from resilience_core.errors import ConfigError
-from straggler.setting_checks import check_flag, check_type, check_whole
+from straggler.setting_checks import check_flag, check_function, check_resources, check_type, check_whole
 from straggler.settings import DEFAULT_THRESHOLD, SCORES, DetectorSettings, Thresholds
 
-__all__ = ["DETECTOR_RESOURCES", "PluginSettings"]
+__all__ = ["DETECTOR_RESOURCES", "PluginSettings", "take_resources"]
 
 DETECTOR_RESOURCES = ("probes", "store", "exchange")
 """Arguments of ``Detector.initialize`` that are objects to work with and no settings."""
+
+
+def take_resources(
+    settings: dict[str, Any], logger_name: object, save_checkpoint: object, on_report: object
+) -> dict[str, Any]:
+    """Take the objects that the plugin's detector works with out of its settings; check them, and these arguments.
+
+    Args:
+        settings: Further arguments of ``Detector.initialize``.
+        logger_name: As for ``StragglerPlugin``, this and the others.
+        save_checkpoint: As there.
+        on_report: As there.
+
+    Raises:
+        ConfigError: One of them is of another type.
+    """
+    resources = {name: settings.pop(name) for name in DETECTOR_RESOURCES if name in settings}
+    check_resources(**resources)
+    check_function("save_checkpoint", save_checkpoint)
+    check_function("on_report", on_report)
+    if logger_name is not None and not isinstance(logger_name, str):
+        raise ConfigError(f"logger_name is {logger_name!r}; expected the name of a logger, or None")
+    return resources
 
 
 def _check_exclude_node(instance: PluginSettings, _: attrs.Attribute[bool], value: bool) -> None:

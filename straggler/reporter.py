@@ -24,6 +24,7 @@ from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary, in_unit
 from straggler.probes.probe import Collected, Probe, cut
+from straggler.reporting.decision_hook import GuardedHook
 from straggler.reporting.kept_past import KeptPast
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
@@ -71,6 +72,7 @@ class Reporter:
     ) -> None:
         self.exchange = exchange
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
+        self._hook = GuardedHook()
         self._probes = probes
         self._gather = settings.gather_on_rank0
         self._node = settings.node_name
@@ -193,7 +195,7 @@ class Reporter:
             notes=self._notes(collected, gathered),
             **_local(collected),
         )
-        decision = self.decide(report) if self.decide is not None else {}
+        decision = self._hook.ask(self.decide, report)
         if not self._gather or (self.decide is not None and is_over is None):
             # What nobody waits for is not done at once either: rank 0 proposes it to all.
             told = decision if is_over is None else {}

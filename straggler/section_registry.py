@@ -72,7 +72,7 @@ class SectionRegistry:
         if name is None:
             name = self._name_of_place(place)
         elif not isinstance(name, str) or not name:
-            raise ConfigError(f"a section's name is text, not {name!r}")
+            raise ConfigError(f'a section\'s name is text, such as "forward", not {name!r}')
         section = self.now.get(name)
         if section is None:
             if kind not in KINDS:

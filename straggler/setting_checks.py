@@ -1,16 +1,29 @@
-"""Validators of the settings of straggler detection: each names the class, the setting, its value and what fits."""
+"""Checks of what straggler detection is given: each error names the setting, its value and what fits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
 from resilience_core.errors import ConfigError
 
-__all__ = ["check_flag", "check_number", "check_seconds", "check_type", "check_whole", "refuse"]
+__all__ = [
+    "check_flag",
+    "check_function",
+    "check_number",
+    "check_resources",
+    "check_seconds",
+    "check_type",
+    "check_whole",
+    "refuse",
+]
+
+_OF_A_PROBE = ("unavailable_because", "start", "watch", "collect", "stop")
+_OF_A_STORE = ("set", "get", "add", "check", "delete_key")
+_OF_AN_EXCHANGE = ("post", "collect", "close")
 
 Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
@@ -80,3 +93,42 @@ def check_type(kind: type[Any]) -> Check:
             raise refuse(instance, attribute, value, f"{kind.__name__}(...)")
 
     return check
+
+
+def check_function(name: str, value: object) -> None:
+    """Check that an argument is a function, or None.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name} is {value!r}; expected a function, or None")
+
+
+def check_resources(probes: Any = None, store: Any = None, exchange: Any = None) -> None:
+    """Check the objects that a detector works with; None always fits.
+
+    Args:
+        probes: A sequence of :class:`straggler.probes.probe.Probe`.
+        store: A store of ``torch.distributed``.
+        exchange: A :class:`straggler.exchange.exchange.Exchange`.
+
+    Raises:
+        ConfigError: One of them lacks what is called.
+    """
+    if probes is not None:
+        if isinstance(probes, (str, bytes)) or not isinstance(probes, Sequence):
+            raise ConfigError(f"probes is {probes!r}; expected a list of probes, such as [CpuWallProbe()]")
+        for probe in probes:
+            if not isinstance(getattr(probe, "name", None), str) or not _has(probe, _OF_A_PROBE):
+                raise ConfigError(
+                    f"probes has {probe!r}, which is no probe: it needs a name and the methods {', '.join(_OF_A_PROBE)}"
+                )
+    if store is not None and not _has(store, _OF_A_STORE):
+        raise ConfigError(f"store is {store!r}; expected a store of torch.distributed, such as TCPStore(...), or None")
+    if exchange is not None and not (_has(exchange, _OF_AN_EXCHANGE) and hasattr(exchange, "world_size")):
+        raise ConfigError(f"exchange is {exchange!r}; expected an Exchange, such as LocalExchange(), or None")
+
+
+def _has(given: object, methods: Sequence[str]) -> bool:
+    return not isinstance(given, type) and all(callable(getattr(given, name, None)) for name in methods)

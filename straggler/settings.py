@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,7 +110,7 @@ class Thresholds:
 def _to_scores(given: str | Sequence[str]) -> tuple[str, ...]:
     if given == "all":
         return SCORES
-    if isinstance(given, str):
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f'scores_to_compute is {given!r}; give "all" or a list of {", ".join(SCORES)}')
     listed = tuple(given)
     if not listed:
@@ -136,9 +136,10 @@ def _to_robust(given: RobustSettings | None) -> RobustSettings:
 
 
 def _to_path(given: object) -> Path | None:
-    if given is None or isinstance(given, Path):
+    if given is None:
         return given
-    if isinstance(given, (str, os.PathLike)) and isinstance(path := os.fspath(given), str):
+    path = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if isinstance(path, str) and path and "\0" not in path:
         return Path(path)
     raise ConfigError(f'DetectorSettings.log_path is {given!r}; expected a path, for example "reports.jsonl", or None')
 

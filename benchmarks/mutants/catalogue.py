@@ -28,6 +28,7 @@ from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
 from benchmarks.mutants.catalogue_waits import MUTANTS_OF_WAITS
 from benchmarks.mutants.catalogue_warm import MUTANTS_OF_WARM_WORKERS
+from benchmarks.mutants.catalogue_wrapped import MUTANTS_OF_WRAPPED_CODE
 from benchmarks.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -1109,4 +1110,5 @@ MUTANTS = (
     *MUTANTS_OF_LEFT_SECTIONS,
     *MUTANTS_OF_VERDICTS,
     *MUTANTS_OF_WARM_WORKERS,
+    *MUTANTS_OF_WRAPPED_CODE,
 )

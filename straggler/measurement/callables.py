@@ -1,25 +1,29 @@
 """CallableId and the wrapping of callables, for code that cannot be edited.
 
 A second :meth:`CallableWrapper.wrap` adds to the first, and everything that was wrapped is restored exactly: an
-attribute that an object had of its own is put back, one that it had from its class is uncovered again.
+attribute that an object had of its own is put back, one that it had from its class is uncovered again. What somebody
+else has put in the place meanwhile stays, and the replacement beneath it only hands calls on from then on.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import attrs
 
+from resilience_core.errors import ConfigError
 from resilience_core.suggestions import suggestion
-from straggler.measurement.section import Section
+from straggler.measurement.timed import Find, TimedAttribute, timed_for_all, timed_for_some
 
-__all__ = ["CallableId", "CallableWrapper"]
+__all__ = ["CallableId", "CallableWrapper", "checked_ids"]
 
 _MISSING = object()
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
+"""Flags of types in C, Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE."""
 
 
 @attrs.frozen
@@ -37,7 +41,7 @@ class CallableId:
         ignored_args: Without effect; nvidia-resiliency-ext's examples give ``("self",)``.
 
     Raises:
-        ValueError: The object has no such attribute, or it cannot be called.
+        ConfigError: The object has no such attribute, or it cannot be called.
     """
 
     obj: Any
@@ -49,11 +53,15 @@ class CallableId:
     ignored_args: tuple[str, ...] | None = attrs.field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ConfigError(f'CallableId.name is {self.name!r}; expected the name of an attribute, such as "forward"')
         found = getattr(self.obj, self.name, _MISSING)
         if found is _MISSING:
-            raise ValueError(f"{_owner(self.obj)} has no attribute {self.name!r}{suggestion(self.name, dir(self.obj))}")
+            raise ConfigError(
+                f"{_owner(self.obj)} has no attribute {self.name!r}{suggestion(self.name, dir(self.obj))}"
+            )
         if not callable(found):
-            raise ValueError(f"{_owner(self.obj)}.{self.name} is {type(found).__name__}, which cannot be called")
+            raise ConfigError(f"{_owner(self.obj)}.{self.name} is {type(found).__name__}, which cannot be called")
 
     def __str__(self) -> str:
         return f"{_owner(self.obj)}.{self.name}"
@@ -67,16 +75,77 @@ def _owner(obj: Any) -> str:
     return type(obj).__name__
 
 
+def checked_ids(call: str, given: Iterable[CallableId]) -> list[CallableId]:
+    """Return the callables that a call was given.
+
+    Args:
+        call: Its name, for the message.
+        given: What it was given.
+
+    Raises:
+        ConfigError: It is no list of them.
+    """
+    if isinstance(given, (CallableId, str, bytes)) or not isinstance(given, Iterable):
+        raise ConfigError(f"{call} takes a list, as in [CallableId(model, 'forward')], not {given!r}")
+    listed = list(given)
+    for one in listed:
+        if not isinstance(one, CallableId):
+            raise ConfigError(f"{call} takes CallableId(obj, name), not {one!r}")
+    return listed
+
+
+@attrs.frozen(eq=False)
+class _Replaced:
+    """An attribute that was replaced.
+
+    Args:
+        owner: Whose attribute: a class, a module or another object.
+        name: Of the attribute.
+        own: What the owner itself had there, ``_MISSING`` where it had it from elsewhere.
+        replacement: What is there now.
+        finds: The sections of what is timed, by the ``id`` of the object; empty: nothing is any more.
+        is_for_some: It is a class in which only calls with some objects are timed.
+    """
+
+    owner: Any
+    name: str
+    own: Any
+    replacement: Any
+    finds: dict[int, Find]
+    is_for_some: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether nobody has put something else in its place."""
+        return vars(self.owner).get(self.name, _MISSING) is self.replacement
+
+    def put(self, value: Any) -> None:
+        """Put something in its place, ``_MISSING``: nothing."""
+        if isinstance(self.owner, type):  # its __dict__ cannot be written to
+            delattr(self.owner, self.name) if value is _MISSING else setattr(self.owner, self.name, value)
+        elif value is _MISSING:
+            del vars(self.owner)[self.name]
+        else:
+            vars(self.owner)[self.name] = value
+
+
+_covered: dict[int, _Replaced] = {}
+"""By the ``id`` of the replacement: ended, and not yet taken away, because something else was put over it."""
+
+
 class CallableWrapper:
     """Puts sections around callables, and takes them off again."""
 
-    def __init__(self, finder_of: Callable[[str, bool], Callable[[], Section]]) -> None:
+    def __init__(self, finder_of: Callable[[str, bool], Find]) -> None:
         self._finder_of = finder_of
-        self._wrapped: list[tuple[Any, str, Any]] = []
+        self._replaced: list[_Replaced] = []
+        self._wrapped: list[tuple[Any, str]] = []
         self._names: set[str] = set()
 
-    def wrap(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
+    def wrap(self, callable_ids: Iterable[CallableId], profile_cuda: bool = True) -> None:
         """Time every call of these from now on; one that is wrapped already stays as it is.
+
+        Nothing is timed while ``torch.compile`` traces, nor in what it has compiled.
 
         Args:
             callable_ids: What to wrap. Each becomes a section called after its object's type and its own
@@ -84,40 +153,61 @@ class CallableWrapper:
             profile_cuda: Time their CUDA work too, where a probe can.
 
         Raises:
-            ValueError: Something else than a :class:`CallableId` was given; nothing has been wrapped then.
+            ConfigError: Something else than a list of :class:`CallableId` was given, or one of them cannot be
+                wrapped; nothing has been wrapped by this call then.
         """
-        for given in callable_ids:
-            if not isinstance(given, CallableId):
-                raise ValueError(f"wrap_callables takes CallableId(obj, name), not {given!r}")
-        for callable_id in callable_ids:
-            if not self._is_wrapped(callable_id):
+        listed = checked_ids("wrap_callables", callable_ids)
+        before = len(self._replaced), len(self._wrapped), set(self._names)
+        for callable_id in listed:
+            if self._is_wrapped(callable_id):
+                continue
+            try:
                 self._wrap(callable_id, profile_cuda)
+            except (ConfigError, TypeError, AttributeError) as error:
+                self._undo(*before)
+                raise ConfigError(f"wrap_callables cannot replace {callable_id}: {error}; leave it out") from None
 
     def restore(self) -> None:
         """Restore every original."""
-        while self._wrapped:
-            obj, name, own = self._wrapped.pop()
-            if own is _MISSING:
-                delattr(obj, name)
-            else:
-                setattr(obj, name, own)
-        self._names.clear()
+        self._undo(0, 0, set())
+
+    def _undo(self, replaced: int, wrapped: int, names: set[str]) -> None:
+        for obj, name in self._wrapped[wrapped:]:
+            for change in self._replaced:
+                if change.name == name:
+                    change.finds.pop(id(obj), None)
+        for change in reversed(self._replaced[replaced:]):
+            change.finds.clear()
+            _take_away(change)
+        del self._replaced[replaced:], self._wrapped[wrapped:]
+        self._names = names
 
     def _is_wrapped(self, callable_id: CallableId) -> bool:
-        return any(obj is callable_id.obj and name == callable_id.name for obj, name, _ in self._wrapped)
+        return any(obj is callable_id.obj and name == callable_id.name for obj, name in self._wrapped)
 
     def _wrap(self, callable_id: CallableId, profile_cuda: bool) -> None:
         obj, name = callable_id.obj, callable_id.name
-        own = vars(obj).get(name, _MISSING) if hasattr(obj, "__dict__") else _MISSING
-        find = self._finder_of(self._unique(str(callable_id)), profile_cuda)
-        raw = inspect.getattr_static(obj, name) if isinstance(obj, type) else None
-        replacement: Any
-        if isinstance(raw, (staticmethod, classmethod)):
-            replacement = type(raw)(_timed(raw.__func__, find))
-        else:
-            replacement = _timed(getattr(obj, name), find)
-        setattr(obj, name, replacement)
-        self._wrapped.append((obj, name, own))
+        change = self._in_class_of(obj, name) or _in_itself(obj, name)
+        change.finds[id(obj)] = self._finder_of(self._unique(str(callable_id)), profile_cuda)
+        if change not in self._replaced:
+            change.put(change.replacement)
+            self._replaced.append(change)
+        self._wrapped.append((obj, name))
+
+    def _in_class_of(self, obj: Any, name: str) -> _Replaced | None:
+        """Return how to time a method that an object has from its class; None for anything else."""
+        owner = type(obj)
+        if isinstance(obj, (type, ModuleType)) or name in _own(obj) or _is_immutable(owner):
+            return None
+        raw = _of_class(owner, name)
+        if isinstance(raw, (staticmethod, classmethod)) or not hasattr(raw, "__get__") or _is_computed(raw):
+            return None
+        for change in self._replaced:
+            if change.is_for_some and change.owner is owner and change.replacement is raw:
+                return change
+        finds: dict[int, Find] = {}
+        own = vars(owner).get(name, _MISSING)
+        return _Replaced(owner, name, own, timed_for_some(_as_function(raw), finds), finds, is_for_some=True)
 
     def _unique(self, wished: str) -> str:
         name, number = wished, 1
@@ -128,10 +218,64 @@ class CallableWrapper:
         return name
 
 
-def _timed(function: Callable[..., Any], find: Callable[[], Section]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        with find():
-            return function(*args, **kwargs)
+def _in_itself(obj: Any, name: str) -> _Replaced:
+    """Return how to time what a class or module has, or what any object has of its own."""
+    finds: dict[int, Find] = {}
+    replacement: Any
+    if isinstance(obj, type):
+        raw = _of_class(obj, name)
+        if isinstance(raw, (staticmethod, classmethod)):
+            replacement = type(raw)(timed_for_all(raw.__func__, finds, obj))
+        elif hasattr(raw, "__get__"):
+            replacement = timed_for_all(_as_function(raw), finds, obj)
+        else:
+            replacement = TimedAttribute(getattr(obj, name), finds, obj)
+    elif not hasattr(obj, "__dict__"):
+        raise ConfigError("the object has no __dict__")
+    elif _is_computed(_of_class(type(obj), name)):
+        raise ConfigError("it is a property, and what that returns is no attribute")
+    elif isinstance(obj, ModuleType) and isinstance(getattr(obj, name), (FunctionType, BuiltinFunctionType)):
+        replacement = timed_for_all(getattr(obj, name), finds, obj)
+    else:
+        replacement = TimedAttribute(getattr(obj, name), finds, obj)
+    return _Replaced(obj, name, _own(obj).get(name, _MISSING), replacement, finds)
 
-    return timed
+
+def _take_away(change: _Replaced) -> None:
+    if not change.is_there:
+        if change.name in _own(change.owner):
+            _covered[id(change.replacement)] = change
+        return
+    own = change.own
+    while (beneath := _covered.pop(id(own), None)) is not None:
+        own = beneath.own
+    change.put(own)
+
+
+def _own(obj: Any) -> Mapping[str, Any]:
+    return vars(obj) if hasattr(obj, "__dict__") else {}
+
+
+def _of_class(owner: type, name: str) -> Any:
+    """Return what a class or one above it has there, without asking it to be bound."""
+    return next((vars(each)[name] for each in owner.__mro__ if name in vars(each)), _MISSING)
+
+
+def _is_computed(raw: Any) -> bool:
+    """Return whether what is in a class goes before what an object has of its own, as a property does."""
+    return hasattr(raw, "__set__") or hasattr(raw, "__delete__")
+
+
+def _is_immutable(owner: type) -> bool:
+    return not owner.__flags__ & _HEAP_TYPE or bool(owner.__flags__ & _IMMUTABLE_TYPE)
+
+
+def _as_function(raw: Any) -> Callable[..., Any]:
+    """Return what a class has there as a function that takes the object first."""
+    if isinstance(raw, FunctionType):
+        return raw
+
+    def bound(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return raw.__get__(self, type(self))(*args, **kwargs)
+
+    return functools.update_wrapper(bound, raw)

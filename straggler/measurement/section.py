@@ -14,28 +14,30 @@ arrival. One rank's clock measures both ends, so clocks need not agree. The rank
 and the others wait for it. What such a section takes without the waits that were seen in it is scored, too (see
 :mod:`straggler.measurement.waits`). ``kind="wait"`` or ``kind="work"`` sets this by hand.
 
-**Threads.** A section may be open on several threads at once, each with its own start. Closing it on a thread
-that did not open it is an error. Entered again by the thread that has it open (recursion), only the outermost
-entry counts. An entry that ends with an exception is not a sample.
+**Threads.** A section may be open on several threads at once, each with its own start. An entry that is left on another
+thread, as by a generator that another thread goes on with, is not a sample, which is said once. Entered again by the
+thread that has it open (recursion), only the outermost entry counts. An entry that ends with an exception is not a
+sample.
 """
 
 from __future__ import annotations
 
 import collections
+import logging
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
 from types import CodeType, TracebackType
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from resilience_core.system.clock import NS_PER_SECOND
-from straggler.errors import SectionUseError
+from straggler.measurement.section_timer import ForgettingTimer, SectionTimer
 from straggler.measurement.waits import WaitClock
 
-__all__ = ["KINDS", "MAX_SAMPLES", "Samples", "Section", "SectionClock", "SectionKind", "SectionTimer"]
+__all__ = ["KINDS", "MAX_SAMPLES", "Samples", "Section", "SectionClock", "SectionKind"]
 
 SectionKind = Literal["auto", "work", "wait"]
 KINDS: tuple[SectionKind, ...] = ("auto", "work", "wait")
@@ -43,9 +45,15 @@ KINDS: tuple[SectionKind, ...] = ("auto", "work", "wait")
 MAX_SAMPLES = 8192
 """Samples kept per section and window; of more, the newest."""
 
+logger = logging.getLogger(__name__)
+
 _FIRST_CHECKS = 8
 _CHECK_EVERY = 64
 _NEVER = 1 << 62
+_LEFT_ELSEWHERE = (
+    "straggler: section %r was left on a thread that had not entered it; such entries are not measured: leave it on "
+    "the thread that has entered it, for example without a yield inside (said once)"
+)
 
 
 class Samples:
@@ -77,16 +85,6 @@ class Samples:
         return _seconds(self._own)
 
 
-class SectionTimer(Protocol):
-    """Protocol of what a probe adds to a section; called only on measured entries, on the section's thread."""
-
-    def enter(self) -> None:
-        """Begin to time an entry."""
-
-    def exit(self) -> None:
-        """End the timing of an entry."""
-
-
 class SectionClock:
     """What the sections of one detector share: the collective counter, the waits and the last release."""
 
@@ -113,6 +111,7 @@ class Section:
         "_drained",
         "_hits",
         "_interval",
+        "_is_said",
         "_nested",
         "_open",
         "_own",
@@ -151,6 +150,7 @@ class Section:
         self._waited: dict[int, int] = {}
         self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._checks = 0
+        self._is_said = False
         self._drained = 0
         self._hits = 0
         self._samples: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
@@ -202,7 +202,8 @@ class Section:
             return
         start = self._open.pop(thread, None)
         if start is None:
-            raise self._not_open_here(thread)
+            self._give_up_entry()
+            return
         if self._plain and not self._seen:
             if kind is None and start:
                 self._append(end - start)
@@ -263,12 +264,18 @@ class Section:
             self._nested[thread] = depth - 1
         return True
 
-    def _not_open_here(self, thread: int) -> SectionUseError:
-        elsewhere = ", ".join(str(other) for other in list(self._open)) or "none"
-        return SectionUseError(
-            f"section {self.name!r} is closed on thread {thread}, which has not opened it (open on: {elsewhere}); "
-            "enter and leave a section on one thread"
-        )
+    def _give_up_entry(self) -> None:
+        """Forget the oldest entry, which another thread than the one that leaves it has begun."""
+        opened = min(list(self._open.items()), key=lambda entry: entry[1], default=None)
+        if opened is not None and not self._leave_nested(opened[0]):
+            for by_thread in (self._open, self._seen, self._waited):
+                by_thread.pop(opened[0], None)
+            for timer in self._timers:
+                if isinstance(timer, ForgettingTimer):
+                    timer.forget(opened[0])
+        if not self._is_said:
+            self._is_said = True
+            logger.warning(_LEFT_ELSEWHERE, self.name)
 
     def drain(self) -> Samples:
         """Return this window's samples and forget them: a few assignments, since training waits for this."""

@@ -116,6 +116,12 @@ class _Timer:
         pair[1].record()
         self.pending.append(pair)
 
+    def forget(self, thread: int) -> None:
+        if self._open is not None and self._opened_by == thread:
+            self._free.append(self._open)
+            self._open = None
+            self._dropped += 1
+
     def take(self, errors: list[Exception]) -> list[float]:
         """Return the seconds of those pairs that are over; drop those that cannot be read, and add why to ``errors``.
 

@@ -57,7 +57,11 @@ class _Sampler:
             self._on.add(get_ident())
 
     def exit(self) -> None:
-        if self._on and (thread := get_ident()) in self._on:
+        if self._on:
+            self.forget(get_ident())
+
+    def forget(self, thread: int) -> None:
+        if thread in self._on:
             self._on.remove(thread)
             self._probe.switch_off()
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from straggler.measurement.measured import STATE_FIELDS, Measured
-from straggler.measurement.section import Section, SectionTimer
+from straggler.measurement.section import Section
+from straggler.measurement.section_timer import ForgettingTimer, SectionTimer
 from straggler.probes.probe import Collected, Probe, cut
 
 __all__ = ["MAX_FAILURES", "GuardedProbe"]
@@ -145,6 +146,13 @@ class _GuardedTimer:
                 self._timer.exit()
             except Exception as error:  # noqa: BLE001 - a library may raise anything
                 self._guard.failed("at the end of a section", error)
+
+    def forget(self, thread: int) -> None:
+        if isinstance(self._timer, ForgettingTimer) and not self._guard.lost_because:
+            try:
+                self._timer.forget(thread)
+            except Exception as error:  # noqa: BLE001 - a library may raise anything
+                self._guard.failed("where a section was left on another thread", error)
 
 
 def _said(error: Exception) -> str:

@@ -1,4 +1,8 @@
-"""Lines appended to a file by a thread, so that a file system that hangs does not hold up the caller."""
+"""Lines appended to a file by a thread, so that a file system that hangs does not hold up the caller.
+
+Where the file ends in the middle of a line, which a full disk, a kill or a loss of power has cut off, the next one
+begins on a line of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,16 @@ import atexit
 import collections
 import logging
 import os
+import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = ["BackgroundLines"]
 
 logger = logging.getLogger(__name__)
+
+_HEAD = 1 << 20
 
 
 class BackgroundLines:
@@ -21,10 +29,15 @@ class BackgroundLines:
         path: The file; it and its folder are made with the first line.
         what: What the lines are, for the message.
         most_waiting: How many lines may wait to be written; further ones are lost.
+        is_ours: Given the first bytes of a file that is there, tells whether lines may be added to it.
     """
 
-    def __init__(self, path: Path, what: str, most_waiting: int) -> None:
+    def __init__(
+        self, path: Path, what: str, most_waiting: int, is_ours: Callable[[bytes], bool] = lambda head: True
+    ) -> None:
         self._path = path
+        self._is_ours = is_ours
+        self._looked_at: tuple[int, int] | None = None
         self._what = what
         self._most_waiting = most_waiting
         self._changed = threading.Condition()
@@ -99,10 +112,33 @@ class BackgroundLines:
     def _write(self, line: str) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
+            rest = self._line_end() + line.encode("utf-8", "backslashreplace")
+            with self._path.open("ab", buffering=0) as file:
+                while rest:
+                    rest = rest[file.write(rest) :]
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             self._lose(str(error))
+
+    def _line_end(self) -> bytes:
+        """Return what ends the last line of the file, where nothing does yet.
+
+        Raises:
+            ValueError: The file holds something else.
+        """
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return b""
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+            return b""
+        with self._path.open("rb") as file:
+            file_id = status.st_dev, status.st_ino
+            if file_id != self._looked_at:
+                if not self._is_ours(file.read(_HEAD)):
+                    raise ValueError(f"it holds something else than {self._what} and is left as it is; move it away")
+                self._looked_at = file_id
+            file.seek(-1, os.SEEK_END)
+            return b"" if file.read(1) == b"\n" else b"\n"
 
     def _lose(self, why: str) -> None:
         if not self._has_lost:

@@ -11,7 +11,8 @@ be compared with another machine, or with other work. What ranks are to their pe
 slow against its peers only while it warms up would be measured against a past without that.
 
 The file is read by a thread of its own, and written by one, to a new file that replaces the old one: a file system that
-hangs stops no report. It holds numbers only, as text of base64.
+hangs stops no report. It holds numbers only, as text of base64. Something else that stands in its place is left there;
+where that is a link, the file it leads to is replaced.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy.typing as npt
 
 from resilience_core.hookspecs import RunContext
 from straggler.exchange.gathered import GatheredWindows
+from straggler.reporting.own_files import not_replaceable_because
 from straggler.scoring.past import HasPast, Past
 from straggler.scoring.scorer import Scorer, Scores
 
@@ -129,20 +131,39 @@ class KeptPast:
             self._writer = writer
 
     def _write(self, kept: Mapping[str, Any], began: float) -> None:
-        new = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps(kept), encoding="utf-8")
-            os.replace(new, self.path)
-        except (OSError, ValueError) as error:
-            with contextlib.suppress(OSError, ValueError):
-                new.unlink()
-            if not self._has_failed:
-                self._has_failed = True
-                logger.warning("straggler: the past of ranks cannot be kept in %s: %s (said once)", self.path, error)
+        if not self._is_taken():
+            self._replace(json.dumps(kept))
         self._rests_until = time.monotonic() + max(_EVERY_SECONDS, _LEAST_REST * (time.monotonic() - began))
 
+    def _replace(self, text: str) -> None:
+        new = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            target = self.path.resolve()
+            new = target.with_name(f".{target.name}.{os.getpid()}")
+            new.write_text(text, encoding="utf-8")
+            os.replace(new, target)
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
+            if new is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    new.unlink()
+            self._say_not_kept("%s", error)
+
+    def _is_taken(self) -> bool:
+        """Return whether something else stands at the path, and say so once."""
+        why = not_replaceable_because(self.path, _FORMAT)
+        if why:
+            self._say_not_kept("%s and is left as it is; move it away, or give another log_path", why)
+        return bool(why)
+
+    def _say_not_kept(self, why: str, of: object) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            logger.warning(f"straggler: the past of ranks cannot be kept in %s: {why} (said once)", self.path, of)
+
     def _read(self) -> None:
+        if self._is_taken():
+            return
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if found["format"] != _FORMAT or found["version"] != _VERSION:

@@ -10,8 +10,9 @@ in 50 kB a report and is finer than any timing. Version 1::
      "waited": {"median": 0.17, "most": 0.18}}
 
 ``ranks`` holds each rank's slowdown in the row where it loses most time, ``waited`` the shares of their time that the
-ranks wait that are not slow (null unknown; missing in logs of older releases). A reader refuses a version it does not
-know, and the last line of a file whose writer died in mid-line is left out and said so.
+ranks wait that are not slow (null unknown; missing in logs of older releases). A reader leaves out what it cannot read
+(lines that were cut off, zero bytes, versions that it does not know) and says how many lines that are; a file in which
+it can read nothing is refused.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy.typing as npt
 
 from straggler.errors import ReportLogError
 from straggler.reporting.background_lines import BackgroundLines
+from straggler.reporting.own_files import begins_as
 from straggler.reporting.report_records import FORMAT, VERSION, check_record
 from straggler.reporting.verdict import State
 from straggler.reporting.waiting import waiting
@@ -48,12 +50,13 @@ class ReportLog:
     """Appends reports to a file; a file system that fails or hangs never stops training.
 
     Args:
-        path: The file; it and its folder are made with the first report.
+        path: The file; it and its folder are made with the first report. One that holds something else stays as it
+            is, and no report is written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._lines = BackgroundLines(self.path, "reports", _MOST_WAITING)
+        self._lines = BackgroundLines(self.path, "reports", _MOST_WAITING, lambda head: begins_as(head, FORMAT))
 
     def append(self, report: Report) -> None:
         """Hand over a report; a thread writes its line."""
@@ -156,39 +159,55 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read all reports of a file, in order. Those of a day of a large job take much memory, see :func:`records`.
 
     Raises:
-        ReportLogError: The file is missing, empty, or a line is not a report of a known version.
+        ReportLogError: The file is missing or empty, or no line of it is a report of a known version.
     """
     return list(records(path))
 
 
 def records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Read the reports of a file one after the other, in order.
+    """Read the reports of a file one after the other, in order; log, after the last, what was left out.
 
     Raises:
-        ReportLogError: The file is missing, empty, or a line is not a report of a known version.
+        ReportLogError: The file is missing or empty, or no line of it is a report of a known version.
     """
-    count = 0
+    count = left_out = 0
+    first = ""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip() and (record := _record(line, number, str(path))) is not None:
-                    count += 1
-                    yield record
+                if not line.strip():
+                    continue
+                try:
+                    record = _record(line)
+                except ValueError as error:
+                    left_out += 1
+                    first = first or f"line {number} {error}"
+                    continue
+                count += 1
+                yield record
     except OSError as error:
         raise ReportLogError(f"reports cannot be read from {path}: {error.strerror or error}") from error
     if not count:
-        raise ReportLogError(f"{path} holds no report; it is written by Detector.initialize(log_path=...) on rank 0")
+        why = f": {first}" if first else "; it is written by Detector.initialize(log_path=...) on rank 0"
+        raise ReportLogError(f"{path} holds no report{why}")
+    if left_out:
+        logger.warning("%s: left out %d line(s) that cannot be read; the first: %s", path, left_out, first)
 
 
-def _record(line: str, number: int, path: str) -> dict[str, Any] | None:
+def _record(line: str) -> dict[str, Any]:
+    """Read one line.
+
+    Raises:
+        ValueError: It is no report of a known version; the message goes on after the name of the line.
+    """
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if not line.endswith("\n"):  # the last one
-            logger.warning("%s line %d ends in mid-line, as if its writer was killed; it is left out", path, number)
-            return None
-        raise ReportLogError(f"{path} line {number} is not JSON: {error}") from error
-    try:
-        return check_record(record)
-    except ValueError as error:
-        raise ReportLogError(f"{path} line {number} {error}") from None
+            raise ValueError("ends in mid-line, as if its writer was killed") from None
+        if not line.strip("\0\n"):
+            raise ValueError("holds zero bytes only, as after a loss of power") from None
+        if line.startswith('{"format"'):
+            raise ValueError("was cut off, as by a full disk or a loss of power") from None
+        raise ValueError(f"is not JSON: {error}") from None
+    return check_record(record)

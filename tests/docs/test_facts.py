@@ -6,6 +6,7 @@ import ast
 import configparser
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import DamagedIncidentError, read_incident
 from launcher.incidents.rank_report import RankReport
 from launcher.records.run_events import STOPPED_ON_PURPOSE
+from straggler import CallableId, Detector, Statistic
+from straggler.measurement.summary import summarise
+from straggler.probes.cpu_wall import CpuWallProbe
 
 ROOT = Path(__file__).parents[2]
 WRITERS = ("events.write", "self._tell", "self._tell_change", "write_event")
@@ -45,6 +49,35 @@ def test_the_table_of_events_has_every_event_that_is_written() -> None:
     rows = re.findall(r"^\| (`[^|]*)\|", section("docs/log-folder.md", "Events"), re.MULTILINE)
     shown = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert shown == written | NAMED_OTHERWISE
+
+
+def test_the_table_of_straggler_summaries_says_their_units_statistics_and_names() -> None:
+    class Model:
+        def forward(self) -> None:
+            time.sleep(0.02)
+
+    detector = Detector()
+    detector.initialize(probes=[CpuWallProbe()])
+    first, second = Model(), Model()
+    detector.wrap_callables([CallableId(first, "forward"), CallableId(second, "forward")])
+    first.forward()
+    second.forward()
+    report = detector.generate_report()
+    detector.shutdown()
+    assert report is not None
+    summaries = report.local_section_summaries
+    text = section("docs/how-to/from-nvidia-resiliency-ext.md", "Straggler reports")
+    rows = dict(re.findall(r"^\| (.*?) \| .* \| (.*) \|$", text, re.MULTILINE))
+    (callables,) = (said for what, said in rows.items() if "CallableId" in what)
+    assert [f"`{name}`" in text for name in summaries] == [True, True]
+    assert "`Model.forward#2`" in callables
+    assert "wall time in milliseconds | the same" in text
+    assert 20.0 <= summaries["Model.forward"][Statistic.MIN] < 20_000.0
+    assert rows["`Statistic.STD` of a section"] == "of the population; 0 of a single one"
+    assert summaries["Model.forward"][Statistic.STD] == 0.0
+    assert summarise([1.0, 3.0])[Statistic.STD] == 1.0
+    assert rows["`Statistic.MED` of a section"] == "their mean"
+    assert summarise([1.0, 2.0, 4.0, 9.0])[Statistic.MED] == 3.0
 
 
 def test_the_architecture_has_the_floors_of_the_launcher_in_their_order() -> None:

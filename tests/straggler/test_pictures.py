@@ -93,12 +93,30 @@ def test_what_is_no_log_is_refused_with_the_line(tmp_path, text, said):
 
 
 def test_a_log_is_read_one_report_after_the_other(log, tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(log.read_text() + "x\n")
-    reports = records(path)
+    path = tmp_path / "missing.jsonl"
+    with pytest.raises(ReportLogError, match=r"cannot be read from .*No such file"):
+        next(records(path))
+    reports = records(log)
     assert [next(reports)["sequence"] for _ in range(8)] == list(range(8))
-    with pytest.raises(ReportLogError, match="line 9 is not JSON"):
-        next(reports)
+    assert next(reports, None) is None
+
+
+def test_lines_that_cannot_be_read_are_left_out_and_counted_once(log, tmp_path, caplog):
+    first, *others = log.read_text().splitlines(keepends=True)
+    path = tmp_path / "bad.jsonl"
+    path.write_text(
+        "".join([first, others[0][:200] + "\n", *others[1:], "\0" * 50 + "\n", "[" * 100_000 + "\n", "{}\n"])
+    )
+    assert [each["sequence"] for each in records(path)] == [0, *range(2, 8)]
+    (said,) = caplog.messages
+    assert said.startswith(f"{path}: left out 4 line(s) that cannot be read; the first: line 2 was cut off")
+
+
+def test_a_log_of_zero_bytes_only_is_refused(tmp_path):
+    path = tmp_path / "zeros.jsonl"
+    path.write_bytes(b"\0" * 100 + b"\n")
+    with pytest.raises(ReportLogError, match="holds no report: line 1 holds zero bytes only"):
+        read(path)
 
 
 def test_who_was_named_is_at_the_top_with_how_much_since_when_and_until_when():

@@ -10,6 +10,7 @@ from straggler.measurement.section import Section, SectionClock
 from straggler.probes.cuda_events import MAX_PENDING, CudaEventsProbe
 from straggler.probes.cupti import MAX_FAILURES, CuptiProbe
 from straggler.probes.nvml import NvmlProbe
+from straggler.probes.standard_probes import choose
 from straggler.testing import FakeCudaEvents, RecordedCuptiBackend
 
 torch = pytest.importorskip("torch")
@@ -317,6 +318,26 @@ def test_an_entry_of_a_second_thread_does_not_end_that_of_the_first(events):
     assert collected.rows[0].summary[Statistic.MAX] == pytest.approx(0.003)
     assert collected.rows[0].summary[Statistic.NUM] == 1
     assert collected.dropped == 1
+
+
+def test_an_entry_left_on_another_thread_ends_no_timer_for_good(events):
+    """As by a generator that another thread goes on with."""
+    backend = RecordedCuptiBackend([])
+    probes = choose([CudaEventsProbe(events), CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)])
+    section = watched(probes[0])
+    probes[1].watch(section, True)
+    section.__enter__()
+    assert backend.enabled
+    thread = threading.Thread(target=section.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join(60)
+    assert not backend.enabled
+    run(section, events, 3.0)
+    collected = probes[0].collect()
+    assert [row.summary[Statistic.NUM] for row in collected.rows] == [1]
+    assert collected.dropped == 1
+    assert backend.enable_calls == 2
+    assert not backend.enabled
 
 
 def test_an_event_that_cannot_be_read_costs_its_own_entry_only(events):

@@ -4,6 +4,7 @@ import types
 
 import pytest
 
+from resilience_core import ConfigError
 from straggler import CallableId, Detector, Statistic
 from straggler.probes.cpu_wall import CpuWallProbe
 
@@ -115,3 +116,122 @@ def test_nothing_is_wrapped_when_one_is_no_callable_id(detector):
     with pytest.raises(ValueError, match="CallableId"):
         detector.wrap_callables([CallableId(model, "forward"), "forward"])
     assert "forward" not in vars(model)
+
+
+class Awkward:
+    kept = len
+
+    @property
+    def made(self):
+        return lambda: 3
+
+
+class Slotted:
+    __slots__ = ()
+
+    def forward(self):
+        return 7
+
+    @staticmethod
+    def helper():
+        return 8
+
+
+class Callee:
+    state = 5
+
+    def __call__(self, x):
+        return x + self.state
+
+
+@pytest.mark.parametrize(
+    ("obj", "name", "why"),
+    [(Awkward(), "made", "property"), (int, "bit_length", "immutable type 'int'"), (Slotted(), "helper", "__dict__")],
+)
+def test_where_one_cannot_be_replaced_none_is_and_the_error_says_which(detector, obj, name, why):
+    model, other = Model(), Model()
+    detector.wrap_callables([CallableId(other, "forward")])
+    with pytest.raises(ConfigError, match=rf"wrap_callables cannot replace .*{name}: .*{why}") as caught:
+        detector.wrap_callables([CallableId(model, "forward"), CallableId(Model, "helper"), CallableId(obj, name)])
+    assert caught.value.__suppress_context__
+    model.forward(1)
+    other.forward(1)
+    summaries = detector.generate_report().local_section_summaries
+    assert {each: int(of[Statistic.NUM]) for each, of in summaries.items()} == {"Model.forward": 1}
+    assert not hasattr(Model.helper, "__wrapped__")
+    detector.wrap_callables([CallableId(model, "forward")])
+    model.forward(1)
+    assert "Model.forward#2" in detector.generate_report().local_section_summaries
+
+
+@pytest.mark.parametrize("given", [5, None, "forward", CallableId(Model(), "forward"), [5], [Model()]])
+def test_what_is_no_list_of_callables_is_refused(detector, given):
+    with pytest.raises(ConfigError, match=r"wrap_callables takes"):
+        detector.wrap_callables(given)
+
+
+def test_the_name_of_a_callable_is_text():
+    with pytest.raises(ConfigError, match=r"CallableId.name is 5; expected the name of an attribute"):
+        CallableId(Model(), 5)
+
+
+def test_a_generator_of_callables_is_taken(detector):
+    model = Model()
+    detector.wrap_callables(CallableId(model, name) for name in ("forward", "helper", "build"))
+    assert (model.forward(1), model.helper(2), type(model.build())) == (2, 4, Model)
+    assert len(detector.generate_report().local_section_summaries) == 3
+    detector.restore_original_callables()
+    assert not vars(model)
+
+
+def test_objects_without_a_dictionary_and_what_is_no_method_are_timed(detector):
+    slotted, space = Slotted(), types.SimpleNamespace(model=Callee())
+    detector.wrap_callables([CallableId(slotted, "forward"), CallableId(Awkward, "kept"), CallableId(space, "model")])
+    assert (slotted.forward(), Awkward.kept([1, 2]), Awkward().kept([1])) == (7, 2, 1)
+    assert (space.model(1), space.model.state, isinstance(space.model, Callee)) == (6, 5, True)
+    space.model.state = 10
+    summaries = detector.generate_report().local_section_summaries
+    assert [int(of[Statistic.NUM]) for of in summaries.values()] == [1, 2, 1]
+    detector.restore_original_callables()
+    assert space.model(1) == 11
+    assert Awkward.kept is len
+    assert not hasattr(Slotted.forward, "__wrapped__")
+
+
+def test_an_inherited_method_is_uncovered_again(detector):
+    class Child(Model):
+        pass
+
+    before = set(vars(Child))
+    child = Child()
+    detector.wrap_callables([CallableId(child, "forward"), CallableId(Model, "forward"), CallableId(Child, "forward")])
+    assert child.forward(1) == 2
+    assert len(detector.generate_report().local_section_summaries) == 2
+    detector.restore_original_callables()
+    assert set(vars(Child)) == before
+    assert not hasattr(Model.forward, "__wrapped__")
+
+
+def test_what_others_put_over_it_stays_and_is_no_longer_timed(detector):
+    model = Model()
+    original = vars(Model)["forward"]
+    detector.wrap_callables([CallableId(model, "forward")])
+    beneath = Model.forward
+    try:
+        Model.forward = lambda self, x: beneath(self, x) * 10
+        detector.restore_original_callables()
+        assert model.forward(1) == 20
+        assert not detector.generate_report().local_section_summaries
+    finally:
+        Model.forward = original
+
+
+def test_two_detectors_that_end_in_the_order_of_their_begin_leave_nothing(detector):
+    model, original, second = Model(), vars(Model)["forward"], Detector()
+    second.initialize(probes=[CpuWallProbe()])
+    for each in (detector, second):
+        each.wrap_callables([CallableId(model, "forward")])
+    detector.shutdown()
+    assert model.forward(1) == 2
+    second.shutdown()
+    assert vars(Model)["forward"] is original

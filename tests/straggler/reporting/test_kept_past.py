@@ -1,6 +1,9 @@
 """What ranks took before, over a restart of the job: kept, given back, and not given to other ranks."""
 
 import json
+import os
+import re
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 
 SECTIONS = ("forward", "backward", "loader")
+LONGEST_REST = 30.0
 NOISE = np.random.default_rng(5)
 
 
@@ -112,8 +116,8 @@ def _without(kept, key):
     [
         lambda text: "",
         lambda text: text[:-10],
-        lambda text: "[]",
-        lambda text: "[" * 100_000,
+        lambda text: text[:3],
+        lambda text: text[:27] + ":" + "[" * 100_000,
         lambda text: "\x00" * 64,
         lambda text: _without(json.loads(text), "nodes"),
         lambda text: _without(json.loads(text), "past"),
@@ -134,6 +138,75 @@ def test_a_damaged_file_begins_anew_with_one_message(tmp_path, caplog, damage):
     assert "cannot be read" in said
     assert "begins anew" in said
     assert json.loads(path.read_text())["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"my own notes\n",
+        b'{"a": 1}',
+        b"[]",
+        b"{\n",
+        b"\x7fELF\x00\x00",
+        b"\x00\x00notes",
+        b'{"format": "straggler-report"}\n',
+    ],
+)
+def test_what_is_not_ours_stays_and_is_said_once(tmp_path, caplog, content):
+    path = tmp_path / "past"
+    path.write_bytes(content)
+    found = generation(path, 1, 2)
+    assert np.nanmin(found[0].individual) == 1.0
+    assert path.read_bytes() == content
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"{path}: it holds something else and is left as it is; move it away" in said
+    path.unlink()
+    generation(path, 1, 2)
+    assert json.loads(path.read_text())["generation"] == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["past"]
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkdir, "a folder"),
+        (os.mkfifo, "a pipe"),
+        (lambda path: os.symlink("/dev/full", path), "a device"),
+        (lambda path: os.symlink(path, path), "symbolic links|loop"),
+    ],
+)
+def test_what_is_no_file_stays_and_is_said_once_without_a_wait(tmp_path, caplog, make, what):
+    path = tmp_path / "past"
+    make(path)
+    before = os.lstat(path)
+    began = time.monotonic()
+    generation(path, 1, 3)
+    assert time.monotonic() - began < LONGEST_REST
+    assert os.path.samestat(os.lstat(path), before)
+    said = [record.getMessage() for record in caplog.records if "cannot be kept" in record.getMessage()]
+    assert len(said) == 1
+    assert re.search(what, said[0])
+
+
+def test_through_a_link_the_file_that_it_leads_to_is_replaced(tmp_path):
+    target, path = tmp_path / "folder" / "kept", tmp_path / "past"
+    target.parent.mkdir()
+    path.symlink_to("folder/kept")
+    generation(path, 0, 1)
+    generation(path, 1, 1)
+    assert path.is_symlink()
+    assert json.loads(target.read_text())["generation"] == 1
+    assert [each.name for each in target.parent.iterdir()] == ["kept"]
+
+
+def test_a_link_to_a_file_that_is_not_ours_stays_with_its_file(tmp_path, caplog):
+    target, path = tmp_path / "notes", tmp_path / "past"
+    target.write_text("my own notes\n")
+    path.symlink_to(target)
+    generation(path, 1, 1)
+    assert path.is_symlink()
+    assert target.read_text() == "my own notes\n"
+    assert len(caplog.records) == 1
 
 
 def test_no_file_is_no_message(tmp_path, caplog):

@@ -1,6 +1,8 @@
 """The log of reports: written by a thread, complete after close, and never a reason to wait."""
 
 import os
+import resource
+import signal
 import threading
 import time
 
@@ -46,6 +48,77 @@ def test_a_file_system_that_hangs_holds_up_nobody_and_is_said_once(pipe, caplog)
     assert time.monotonic() - began < GENEROUS
     assert len(caplog.messages) == 1
     assert f"straggler reports cannot be written to {pipe}: 3 wait already" in caplog.text
+
+
+@pytest.mark.parametrize("left", [b'{"format":"straggler-report","ver', b'{"fo', b"\0" * 20, b"\0" * 20 + b'":3}'])
+def test_a_report_begins_on_a_line_of_its_own_after_what_was_cut_off(tmp_path, caplog, left):
+    first, second, third = reports(SimulatedJob(ranks=4, windows=3))
+    log = ReportLog(tmp_path / "reports.jsonl")
+    log.append(first)
+    log.close()
+    with log.path.open("ab") as file:
+        file.write(left)
+    for report in (second, third):
+        log = ReportLog(log.path)
+        log.append(report)
+        log.close()
+    assert log.path.read_bytes().split(b"\n")[1] == left
+    assert log.path.read_bytes().count(b"\n") == 4
+    assert [record["sequence"] for record in read(log.path)] == [0, 1, 2]
+    assert caplog.text.count("left out 1 line(s)") == 1
+
+
+def test_a_report_begins_on_a_line_of_its_own_after_a_full_disk(tmp_path, caplog):
+    """The disk takes half of a line, and has space again later."""
+    lines = BackgroundLines(tmp_path / "reports.jsonl", "reports", most_waiting=3)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (11, limits[1]))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for line in ("first\n", "second\n", "third\n"):
+            lines.append(line)
+            assert lines.flush(GENEROUS)
+    finally:
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        )
+        signal.signal(signal.SIGXFSZ, before)
+    lines.append("fourth\n")
+    lines.close()
+    assert (tmp_path / "reports.jsonl").read_text() == "first\nsecon\nfourth\n"
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "content", ["my own notes\n", "notes", '{"a": 1}\n', "{\n", "{}\n", '{"format": "straggler-past"}']
+)
+def test_to_a_file_that_is_no_log_of_ours_nothing_is_added_and_that_is_said_once(tmp_path, caplog, content):
+    path = tmp_path / "notes"
+    path.write_text(content)
+    log = ReportLog(path)
+    made = list(reports(SimulatedJob(ranks=4, windows=3)))
+    for report in made:
+        log.append(report)
+        assert log.flush(GENEROUS)
+    assert path.read_text() == content
+    (said,) = caplog.messages
+    assert f"{path}: it holds something else than reports and is left as it is; move it away (said once)" in said
+    path.rename(tmp_path / "elsewhere")
+    log.append(made[0])
+    log.close()
+    assert len(read(path)) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\0" * 100, b'{"format": "straggler-report", "version": 1}\n'])
+def test_to_an_empty_log_and_one_of_another_spelling_reports_are_added(tmp_path, caplog, content):
+    path = tmp_path / "reports.jsonl"
+    path.write_bytes(content)
+    log = ReportLog(path)
+    log.append(next(iter(reports(SimulatedJob(ranks=4, windows=1)))))
+    log.close()
+    assert not caplog.messages
+    assert read(path)[-1]["sequence"] == 0
+    assert path.read_bytes().startswith(content)
 
 
 def test_what_is_not_written_within_the_bound_of_close_is_said(pipe, caplog):

@@ -1,0 +1,155 @@
+"""What takes the place of a callable and times it, without hindering those who copy, save or compile its owner.
+
+A method that is to be timed for one object is replaced in the object's class, and only calls with that object are
+timed: the object itself holds nothing of ours, so its copies compute with their own state, and it is pickled as ever.
+What an object has of its own is replaced by a :class:`TimedAttribute`, which is copied and pickled as the original.
+
+``torch.jit.script`` reads the source of the original (``__wrapped__``), and looks its names up where the replacement
+says; so that has the original's globals. While ``torch.compile`` traces, the original is called and nothing is timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from straggler.measurement.section import Section
+
+__all__ = ["Find", "TimedAttribute", "timed_for_all", "timed_for_some"]
+
+Find = Callable[[], Section]
+"""Returns the section of now: that of training, or that of an evaluation."""
+
+
+def timed_for_some(function: Callable[..., Any], finds: Mapping[int, Find]) -> Callable[..., Any]:
+    """Return a function for a class in place of one of its methods.
+
+    Args:
+        function: The method, called with the object first.
+        finds: The sections of the objects that are timed, by ``id``; it may change.
+    """
+    is_compiling = _is_compiling()
+
+    def timed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return function(self, *args, **kwargs)
+        find = finds.get(id(self))
+        if find is None:
+            return function(self, *args, **kwargs)
+        with find():
+            return function(self, *args, **kwargs)
+
+    return _like(timed, function)
+
+
+def timed_for_all(function: Callable[..., Any], finds: Mapping[int, Find], owner: object) -> Callable[..., Any]:
+    """Return a function that is timed whatever it is called with.
+
+    Args:
+        function: The original.
+        finds: Has the section at the owner's ``id``; without it nothing is timed any more.
+        owner: The module or class.
+    """
+    is_compiling, key = _is_compiling(), id(owner)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return function(*args, **kwargs)
+        find = finds.get(key)
+        if find is None:
+            return function(*args, **kwargs)
+        with find():
+            return function(*args, **kwargs)
+
+    return _like(timed, function)
+
+
+class TimedAttribute:
+    """A callable in an object's own ``__dict__`` that is timed; everything but calling it is left to the original.
+
+    Args:
+        original: What it stands for.
+        finds: Has the section at the owner's ``id``; without it nothing is timed any more.
+        owner: The object.
+    """
+
+    def __init__(self, original: Callable[..., Any], finds: Mapping[int, Find], owner: object) -> None:
+        own = {"__wrapped__": original, "_finds": finds, "_is_compiling": _is_compiling(), "_key": id(owner)}
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the original, and time it."""
+        if self._is_compiling():
+            return self.__wrapped__(*args, **kwargs)
+        find = self._finds.get(self._key)
+        if find is None:
+            return self.__wrapped__(*args, **kwargs)
+        with find():
+            return self.__wrapped__(*args, **kwargs)
+
+    # So that isinstance and inspect take it for the original, which torch.jit.script asks.
+    @property  # type: ignore[misc]  # object has a setter
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+        return type(self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # while it is being made
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+    def __copy__(self) -> Any:
+        return copy.copy(self.__wrapped__)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__wrapped__, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What is read back is the original itself, made by the standard library alone.
+        return operator.getitem, ((self.__wrapped__,), 0)
+
+
+def _is_compiling() -> Callable[[], bool]:
+    import torch
+
+    return torch.compiler.is_compiling
+
+
+def _like(timed: FunctionType | Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function under the name of the original, that finds the original's names as its globals."""
+    if isinstance(function, FunctionType) and isinstance(timed, FunctionType):
+        timed = FunctionType(timed.__code__, _names(function), timed.__name__, None, timed.__closure__)
+    return functools.update_wrapper(timed, function)
+
+
+def _names(function: FunctionType) -> dict[str, Any]:
+    """Return the names that a function sees; the globals themselves, unless others must be added to them."""
+    free = function.__code__.co_freevars
+    if not free:
+        return function.__globals__
+    # Only what it uses: the rest would be kept alive.
+    used = {"__builtins__", "__name__", *_used(function.__code__)}
+    source = inspect.unwrap(function)
+    used |= _used(source.__code__) if isinstance(source, FunctionType) else set()
+    names = {name: value for name, value in function.__globals__.items() if name in used}
+    for name, cell in zip(free, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not yet assigned
+            names[name] = cell.cell_contents
+    return names
+
+
+def _used(code: CodeType) -> set[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*map(_used, inner))

@@ -1,0 +1,70 @@
+"""What a user's decision hook does wrong is logged once, and neither costs the report nor reaches the training."""
+
+import re
+import time
+
+import pytest
+
+from straggler import Detector
+from straggler.probes.cpu_wall import CpuWallProbe
+
+
+@pytest.fixture
+def detector():
+    made = Detector()
+    made.initialize(probes=[CpuWallProbe()], report_time_interval=0.02)
+    yield made
+    made.shutdown()
+
+
+def divide(report):
+    return {"stop": 1 // 0}
+
+
+def circular(report):
+    made = {}
+    made["made"] = made
+    return made
+
+
+WRONG = [
+    (divide, "divide raised ZeroDivisionError"),
+    (circular, "circular returned .*not JSON"),
+    (lambda report: None, "returned None, and no mapping"),
+    (lambda report: [1], r"returned \[1\], and no mapping"),
+    (lambda report: {"a": object()}, "which is not JSON .*object is not JSON serializable"),
+]
+
+
+@pytest.mark.parametrize(("hook", "said"), WRONG)
+def test_a_report_that_is_waited_for_is_made_without_a_decision(detector, caplog, hook, said):
+    detector.set_decision_hook(hook)
+    for _ in range(2):
+        assert detector.generate_report() is not None
+        assert detector.last_decision() == {}
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert re.search(said, record.getMessage())
+    if record.exc_info:
+        frames = []
+        trace = record.exc_info[2]
+        while trace is not None:
+            frames.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        assert frames == [hook.__name__]
+
+
+@pytest.mark.parametrize(("hook", "said"), WRONG)
+def test_a_report_beside_training_is_made_without_a_decision(detector, caplog, hook, said):
+    detector.set_decision_hook(hook)
+    deadline = time.monotonic() + 60.0
+    while detector.generate_report_if_interval_elapsed() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert time.monotonic() < deadline
+    assert [record.name for record in caplog.records] == ["straggler.reporting.decision_hook"]
+
+
+def test_a_right_decision_is_taken(detector):
+    detector.set_decision_hook(lambda report: {"at": report.sequence})
+    detector.generate_report()
+    assert detector.last_decision() == {"at": 0}

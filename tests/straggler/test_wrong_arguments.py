@@ -1,0 +1,79 @@
+"""What is wrong with an argument is said where it is given: its name, its value and what fits."""
+
+import pytest
+
+from resilience_core import ConfigError
+from straggler import Detector, StragglerPlugin
+from straggler.exchange.exchange import LocalExchange
+from straggler.probes.cpu_wall import CpuWallProbe
+
+
+@pytest.fixture
+def detector():
+    made = Detector()
+    yield made
+    made.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"scores_to_compute": None}, 'scores_to_compute is None; give "all"'),
+        ({"scores_to_compute": 5}, 'scores_to_compute is 5; give "all"'),
+        ({"probes": 5}, "probes is 5; expected a list of probes"),
+        ({"probes": "x"}, "probes is 'x'; expected a list of probes"),
+        ({"probes": [5]}, "probes has 5, which is no probe: it needs a name and the methods unavailable_because"),
+        ({"probes": [CpuWallProbe]}, "probes has .*which is no probe"),
+        ({"exchange": 5}, "exchange is 5; expected an Exchange"),
+        ({"store": 5}, "store is 5; expected a store of torch.distributed"),
+        ({"store": "x"}, "store is 'x'; expected a store of torch.distributed"),
+        ({"log_path": ""}, "log_path is ''; expected a path"),
+        ({"log_path": "a\0b"}, r"log_path is 'a\\x00b'; expected a path"),
+    ],
+)
+def test_of_initialize_and_of_the_plugin(detector, given, said):
+    with pytest.raises(ConfigError, match=said):
+        detector.initialize(**given)
+    assert not detector.initialized
+    if "scores_to_compute" not in given:
+        with pytest.raises(ConfigError, match=said):
+            StragglerPlugin(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"logger_name": 5}, "logger_name is 5; expected the name of a logger"),
+        ({"save_checkpoint": 5}, "save_checkpoint is 5; expected a function"),
+        ({"on_report": 5}, "on_report is 5; expected a function"),
+        ({"detector": 5}, r"detector is 5; expected a Detector\(\)"),
+        ({"detector": Detector}, r"detector is .*; expected a Detector\(\)"),
+    ],
+)
+def test_of_the_plugin(given, said):
+    with pytest.raises(ConfigError, match=said):
+        StragglerPlugin(**given)
+
+
+@pytest.mark.parametrize("name", [["x"], {}, 5, b"x"])
+def test_of_a_section(detector, name):
+    detector.initialize(probes=[])
+    with pytest.raises(ConfigError, match=r"a section's name is text, such as \"forward\", not "):
+        detector.detection_section(name)
+
+
+def test_of_a_hook_and_of_callables(detector):
+    detector.initialize(probes=(CpuWallProbe(),), exchange=LocalExchange())
+    with pytest.raises(ConfigError, match=r"set_decision_hook\(decide\) is 5; expected a function"):
+        detector.set_decision_hook(5)
+    detector.set_decision_hook(None)
+    for wrong in (5, [5], None):
+        with pytest.raises(ConfigError, match="time_callables takes "):
+            StragglerPlugin().time_callables(wrong)
+
+
+def test_of_the_callback_of_lightning():
+    lightning = pytest.importorskip("adapters.lightning")
+    for given in ({"enable_ptl_logging": "x"}, {"logger_name": 5}, {"log_path": ""}):
+        with pytest.raises(ConfigError, match=next(iter(given))):
+            lightning.StragglerDetectionCallback(**given)

@@ -28,14 +28,11 @@ from time import perf_counter_ns
 from types import CodeType, TracebackType
 from typing import Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from resilience_core.system.clock import NS_PER_SECOND
 from straggler.errors import SectionUseError
+from straggler.measurement.samples import Samples
 from straggler.measurement.waits import WaitClock
 
-__all__ = ["KINDS", "MAX_SAMPLES", "Samples", "Section", "SectionClock", "SectionKind", "SectionTimer"]
+__all__ = ["KINDS", "MAX_SAMPLES", "Section", "SectionClock", "SectionKind", "SectionTimer"]
 
 SectionKind = Literal["auto", "work", "wait"]
 KINDS: tuple[SectionKind, ...] = ("auto", "work", "wait")
@@ -46,35 +43,6 @@ MAX_SAMPLES = 8192
 _FIRST_CHECKS = 8
 _CHECK_EVERY = 64
 _NEVER = 1 << 62
-
-
-class Samples:
-    """The samples of a window that has ended, still as they were taken."""
-
-    __slots__ = ("_arrivals", "_durations", "_own", "entries")
-
-    def __init__(
-        self,
-        durations: collections.deque[int],
-        arrivals: collections.deque[int],
-        own: collections.deque[int],
-        entries: int,
-    ) -> None:
-        self._durations, self._arrivals, self._own = durations, arrivals, own
-        self.entries = entries
-        """How often the section was entered, measured or not."""
-
-    def durations(self) -> npt.NDArray[np.float64]:
-        """Return the durations of the entries, in seconds, flat float64."""
-        return _seconds(self._durations)
-
-    def arrivals(self) -> npt.NDArray[np.float64]:
-        """Return the times from the last release to each arrival, in seconds, flat float64."""
-        return _seconds(self._arrivals)
-
-    def own(self) -> npt.NDArray[np.float64]:
-        """Return the durations of entries without the waits that were seen in them, in seconds, flat float64."""
-        return _seconds(self._own)
 
 
 class SectionTimer(Protocol):
@@ -110,10 +78,12 @@ class Section:
         "_check_at",
         "_checks",
         "_clock",
+        "_cores",
         "_drained",
         "_hits",
         "_interval",
         "_nested",
+        "_on_core",
         "_open",
         "_own",
         "_plain",
@@ -149,7 +119,9 @@ class Section:
         self._nested: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._waited: dict[int, int] = {}
+        self._cores: dict[int, int | None] = {}
         self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
+        self._on_core: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._checks = 0
         self._drained = 0
         self._hits = 0
@@ -229,12 +201,13 @@ class Section:
             if clock.last_release_ns:
                 self.arrivals.append(start - clock.last_release_ns - waited + clock.waited_at_release_ns)
             self._waited[thread] = waited
+            self._cores[thread] = None if clock.waits is None else clock.waits.core_ns()
         self._open[thread] = start
 
     def _exit_with_care(self, start: int, end: int, thread: int, *, failed: bool) -> None:
         clock = self._clock
         before = self._seen.pop(thread, None)
-        before_waits = self._waited.pop(thread, None)
+        before_waits, before_core = self._waited.pop(thread, None), self._cores.pop(thread, None)
         if before is not None and clock.collectives is not None:
             self._checks += 1
             self._hits += clock.collectives() != before
@@ -251,7 +224,10 @@ class Section:
             clock.last_release_ns = end
             clock.waited_at_release_ns = clock.waited_ns
             if before_waits is not None and clock.waited_at_release_ns > before_waits:
-                self._own.append(end - start - clock.waited_at_release_ns + before_waits)
+                own = end - start - clock.waited_at_release_ns + before_waits
+                core = None if clock.waits is None else clock.waits.core_ns()
+                self._own.append(own)
+                self._on_core.append(own if core is None or before_core is None else own - core + before_core)
 
     def _leave_nested(self, thread: int) -> bool:
         depth = self._nested.get(thread, 0)
@@ -276,15 +252,13 @@ class Section:
         self._append = self._samples.append
         arrivals, self.arrivals = self.arrivals, collections.deque(maxlen=MAX_SAMPLES)
         own, self._own = self._own, collections.deque(maxlen=MAX_SAMPLES)
+        on_core, self._on_core = self._on_core, collections.deque(maxlen=MAX_SAMPLES)
+        if self._clock.waits is None or not self._clock.waits.tells_cores:
+            on_core.clear()
         entries, self._drained = self.entries - self._drained, self.entries
-        return Samples(samples, arrivals, own, entries)
+        return Samples(samples, arrivals, own, on_core, entries)
 
     @property
     def is_open(self) -> bool:
         """Return whether any thread is inside."""
         return bool(self._open)
-
-
-def _seconds(nanoseconds: collections.deque[int]) -> npt.NDArray[np.float64]:
-    # A copy: a thread that was inside the section when its window ended may be about to append.
-    return np.array(list(nanoseconds), dtype=np.float64) / NS_PER_SECOND

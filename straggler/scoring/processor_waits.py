@@ -155,7 +155,7 @@ class ProcessorWaits:
         lasting = np.asarray(sum(self._explained, np.zeros(self._ranks, dtype=int)) >= MOST_EXPLAINED)
         if lasting.any():
             # Chance keeps each rank waiting now and then. Over all of the periods it is the same for equal ranks.
-            waits = np.stack(self._waits_of_periods).mean(axis=0, keepdims=True)
+            waits = np.stack(self._waits_of_periods).mean(axis=0, keepdims=True, dtype=np.float32)
             lasting &= (waits - peers.middle(waits, at_least=2))[0] >= _LEAST_LASTING
         return lasting
 
@@ -167,7 +167,7 @@ class ProcessorWaits:
         self._period_waits += np.nan_to_num(self._waits[-1])
         if self._period_seconds >= PERIOD_SECONDS:
             self._explained.append(2 * self._period > self._period_windows)
-            self._waits_of_periods.append(self._period_waits / np.float32(self._period_windows))
+            self._waits_of_periods.append((self._period_waits / self._period_windows).astype(np.float32))
             self._period, self._period_waits = np.zeros_like(self._period), np.zeros_like(self._period_waits)
             self._period_windows, self._period_seconds = 0, 0.0
 

@@ -15,17 +15,45 @@ _SCORER = "straggler/scoring/scorer.py"
 
 MUTANTS_OF_WAITS = (
     Mutant(
+        "own work holds what the thread waits for a core in a collective",
+        _WAITS,
+        "            self._within_ns += now - core_ns\n",
+        "            pass\n",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "an iteration on a core holds the waits for one",
+        _OWN,
+        "own - core + self._core",
+        "own",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "a section on a core holds the waits for one",
+        "straggler/measurement/section.py",
+        "own - core + before_core",
+        "own",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "waits for a core are never looked at",
+        _WAITS,
+        "now - before >= _LEAST_CORE_SHARE * elapsed",
+        "False",
+        _WAITS_TESTS,
+    ),
+    Mutant(
         "what another thread waits for counts",
         _WAITS,
-        "                if clock.thread == thread:\n                    clock.add(waited)\n",
-        "                clock.add(waited)\n",
+        "for clock in _clocks if clock.thread == thread]",
+        "for clock in _clocks]",
         _WAITS_TESTS,
     ),
     Mutant(
         "the wait at the end of a backward pass is not seen",
         _WAITS,
-        "        for clock in _clocks:\n            clock.add(waited)\n",
-        "        pass\n",
+        "        waited = perf_counter_ns() - began\n        for clock, core_ns in watching:\n",
+        "        waited = perf_counter_ns() - began\n        for clock, core_ns in ():\n",
         _WAITS_TESTS,
     ),
     Mutant(
@@ -59,8 +87,8 @@ MUTANTS_OF_WAITS = (
     Mutant(
         "the own work of an iteration holds its waits",
         _OWN,
-        "self._own.append(now - self._began - waited + self._waited)",
-        "self._own.append(now - self._began)",
+        "own = now - self._began - waited + self._waited",
+        "own = now - self._began",
         _WAITS_TESTS,
     ),
     Mutant(

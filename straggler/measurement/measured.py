@@ -58,6 +58,8 @@ class Family(IntEnum):
     OWN_WORK = 5
     """An iteration, or a section that contains a collective, without the waits for other ranks. Scored. Of an iteration
     it is ``synchronous`` where collectives were made and no wait was seen: it then holds the waits, too."""
+    ON_CORE = 6
+    """The same samples without what the thread waited for a core. It tells why own work is long."""
 
 
 @attrs.frozen

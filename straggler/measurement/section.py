@@ -30,14 +30,11 @@ from time import perf_counter_ns
 from types import CodeType, TracebackType
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from resilience_core.system.clock import NS_PER_SECOND
+from straggler.measurement.samples import Samples
 from straggler.measurement.section_timer import ForgettingTimer, SectionTimer
 from straggler.measurement.waits import WaitClock
 
-__all__ = ["KINDS", "MAX_SAMPLES", "Samples", "Section", "SectionClock", "SectionKind"]
+__all__ = ["KINDS", "MAX_SAMPLES", "Section", "SectionClock", "SectionKind"]
 
 SectionKind = Literal["auto", "work", "wait"]
 KINDS: tuple[SectionKind, ...] = ("auto", "work", "wait")
@@ -54,35 +51,6 @@ _LEFT_ELSEWHERE = (
     "straggler: section %r was left on a thread that had not entered it; such entries are not measured: leave it on "
     "the thread that has entered it, for example without a yield inside (said once)"
 )
-
-
-class Samples:
-    """The samples of a window that has ended, still as they were taken."""
-
-    __slots__ = ("_arrivals", "_durations", "_own", "entries")
-
-    def __init__(
-        self,
-        durations: collections.deque[int],
-        arrivals: collections.deque[int],
-        own: collections.deque[int],
-        entries: int,
-    ) -> None:
-        self._durations, self._arrivals, self._own = durations, arrivals, own
-        self.entries = entries
-        """How often the section was entered, measured or not."""
-
-    def durations(self) -> npt.NDArray[np.float64]:
-        """Return the durations of the entries, in seconds, flat float64."""
-        return _seconds(self._durations)
-
-    def arrivals(self) -> npt.NDArray[np.float64]:
-        """Return the times from the last release to each arrival, in seconds, flat float64."""
-        return _seconds(self._arrivals)
-
-    def own(self) -> npt.NDArray[np.float64]:
-        """Return the durations of entries without the waits that were seen in them, in seconds, flat float64."""
-        return _seconds(self._own)
 
 
 class SectionClock:
@@ -108,11 +76,13 @@ class Section:
         "_check_at",
         "_checks",
         "_clock",
+        "_cores",
         "_drained",
         "_hits",
         "_interval",
         "_is_said",
         "_nested",
+        "_on_core",
         "_open",
         "_own",
         "_plain",
@@ -148,7 +118,9 @@ class Section:
         self._nested: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._waited: dict[int, int] = {}
+        self._cores: dict[int, int | None] = {}
         self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
+        self._on_core: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._checks = 0
         self._is_said = False
         self._drained = 0
@@ -230,12 +202,13 @@ class Section:
             if clock.last_release_ns:
                 self.arrivals.append(start - clock.last_release_ns - waited + clock.waited_at_release_ns)
             self._waited[thread] = waited
+            self._cores[thread] = None if clock.waits is None else clock.waits.core_ns()
         self._open[thread] = start
 
     def _exit_with_care(self, start: int, end: int, thread: int, *, failed: bool) -> None:
         clock = self._clock
         before = self._seen.pop(thread, None)
-        before_waits = self._waited.pop(thread, None)
+        before_waits, before_core = self._waited.pop(thread, None), self._cores.pop(thread, None)
         if before is not None and clock.collectives is not None:
             self._checks += 1
             self._hits += clock.collectives() != before
@@ -252,7 +225,10 @@ class Section:
             clock.last_release_ns = end
             clock.waited_at_release_ns = clock.waited_ns
             if before_waits is not None and clock.waited_at_release_ns > before_waits:
-                self._own.append(end - start - clock.waited_at_release_ns + before_waits)
+                own = end - start - clock.waited_at_release_ns + before_waits
+                core = None if clock.waits is None else clock.waits.core_ns()
+                self._own.append(own)
+                self._on_core.append(own if core is None or before_core is None else own - core + before_core)
 
     def _leave_nested(self, thread: int) -> bool:
         depth = self._nested.get(thread, 0)
@@ -268,7 +244,7 @@ class Section:
         """Forget the oldest entry, which another thread than the one that leaves it has begun."""
         opened = min(list(self._open.items()), key=lambda entry: entry[1], default=None)
         if opened is not None and not self._leave_nested(opened[0]):
-            for by_thread in (self._open, self._seen, self._waited):
+            for by_thread in (self._open, self._seen, self._waited, self._cores):
                 by_thread.pop(opened[0], None)
             for timer in self._timers:
                 if isinstance(timer, ForgettingTimer):
@@ -283,15 +259,13 @@ class Section:
         self._append = self._samples.append
         arrivals, self.arrivals = self.arrivals, collections.deque(maxlen=MAX_SAMPLES)
         own, self._own = self._own, collections.deque(maxlen=MAX_SAMPLES)
+        on_core, self._on_core = self._on_core, collections.deque(maxlen=MAX_SAMPLES)
+        if self._clock.waits is None or not self._clock.waits.tells_cores:
+            on_core.clear()
         entries, self._drained = self.entries - self._drained, self.entries
-        return Samples(samples, arrivals, own, entries)
+        return Samples(samples, arrivals, own, on_core, entries)
 
     @property
     def is_open(self) -> bool:
         """Return whether any thread is inside."""
         return bool(self._open)
-
-
-def _seconds(nanoseconds: collections.deque[int]) -> npt.NDArray[np.float64]:
-    # A copy: a thread that was inside the section when its window ended may be about to append.
-    return np.array(list(nanoseconds), dtype=np.float64) / NS_PER_SECOND

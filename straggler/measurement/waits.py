@@ -32,35 +32,75 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from straggler.measurement.core_waits import CoreWaits
+
 __all__ = ["WaitClock", "watch"]
 
 _CALLS = ("monitored_barrier", "_broadcast_coalesced")
 """What waits without a ``Work``. The second sends the buffers of a model before each forward pass of DDP."""
+
+_LEAST_CORE_SHARE = 0.005
+"""Of its time that a thread has to wait for a core before anybody looks at which part of it that is in."""
 
 _MOST_OUTPUTS = 16
 """Tensors of a model's output at which a backward pass may begin."""
 
 
 class WaitClock:
-    """Adds up the waits of one thread.
+    """Adds up the waits of one thread, for other ranks and for a core.
+
+    Waits for a core are told apart by where they fall: within a wait for other ranks (the collective is over, and the
+    thread is not yet running) they cost a rank nothing that is its own, elsewhere they make its own work longer. Two
+    readings at each wait tell. They are left out while the thread waits for less than ``_LEAST_CORE_SHARE``.
 
     Attributes:
-        waited_ns: How long that thread has waited so far.
+        waited_ns: How long that thread has waited for other ranks so far.
         seen: How many waits that were.
         thread: Which, by its identifier: the one that makes the clock.
+
+    Args:
+        cores: Reads how long the thread has waited for a core; None: of the calling thread.
     """
 
-    __slots__ = ("seen", "thread", "waited_ns")
+    __slots__ = ("_cores", "_is_reading", "_known", "_within_ns", "seen", "thread", "waited_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, cores: CoreWaits | None = None) -> None:
         self.waited_ns = 0
         self.seen = 0
         self.thread = get_ident()
+        self._cores = CoreWaits() if cores is None else cores
+        self._within_ns = 0
+        self._known = (perf_counter_ns(), self._cores.read_ns())
+        self._is_reading = self.tells_cores
 
-    def add(self, nanoseconds: int) -> None:
-        """Add a wait of the training thread."""
+    @property
+    def tells_cores(self) -> bool:
+        """Whether the kernel tells how long the thread has waited for a core."""
+        return self._known[1] is not None
+
+    def core_ns(self) -> int | None:
+        """Return how long the thread has waited for a core, outside of waits for others; None while nobody looks."""
+        now = self._cores.read_ns() if self._is_reading else None
+        return None if now is None else now - self._within_ns
+
+    def add(self, nanoseconds: int, core_ns: int | None = None) -> None:
+        """Add a wait of the training thread for other ranks.
+
+        Args:
+            nanoseconds: How long it was.
+            core_ns: What :meth:`core_ns` was before.
+        """
         self.waited_ns += nanoseconds
         self.seen += 1
+        if core_ns is not None and (now := self.core_ns()) is not None:
+            self._within_ns += now - core_ns
+
+    def end_window(self) -> None:
+        """Decide by the window that ends whether the next one looks at waits for a core."""
+        (began, before), now = self._known, self._cores.read_ns()
+        self._known = (perf_counter_ns(), now)
+        elapsed = self._known[0] - began
+        self._is_reading = now is not None and before is not None and now - before >= _LEAST_CORE_SHARE * elapsed
 
 
 _clocks: list[WaitClock] = []
@@ -128,14 +168,15 @@ def _timed(original: Any) -> Any:
     def timed(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(*args, **kwargs)
+        thread = get_ident()
+        watching = [(clock, clock.core_ns()) for clock in _clocks if clock.thread == thread]
         began = perf_counter_ns()
         try:
             return original(*args, **kwargs)
         finally:
-            waited, thread = perf_counter_ns() - began, get_ident()
-            for clock in _clocks:
-                if clock.thread == thread:
-                    clock.add(waited)
+            waited = perf_counter_ns() - began
+            for clock, core_ns in watching:
+                clock.add(waited, core_ns)
 
     return timed
 
@@ -160,7 +201,7 @@ def _follow(output: Any) -> None:
 
     engine: Any = Variable._execution_engine
     is_queued: list[bool] = []
-    arrived: list[int] = []
+    arrived: list[tuple[int, list[tuple[WaitClock, int | None]]]] = []
 
     def begin(*_: Any) -> None:
         if not is_queued:
@@ -168,13 +209,14 @@ def _follow(output: Any) -> None:
             engine.queue_callback(arrive)
 
     def arrive() -> None:
-        arrived.append(perf_counter_ns())
+        arrived.append((perf_counter_ns(), [(clock, clock.core_ns()) for clock in _clocks]))
         engine.queue_callback(leave)
 
     def leave() -> None:
-        waited = perf_counter_ns() - arrived[0]
-        for clock in _clocks:
-            clock.add(waited)
+        began, watching = arrived[0]
+        waited = perf_counter_ns() - began
+        for clock, core_ns in watching:
+            clock.add(waited, core_ns)
 
     for node in _nodes(output, 0, []):
         node.register_prehook(begin)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from straggler.measurement.measured import Family, measured
-from straggler.measurement.section import Samples, Section
+from straggler.measurement.samples import Samples
+from straggler.measurement.section import Section
 from straggler.probes.probe import Collected
 
 __all__ = ["CpuWallProbe"]
@@ -66,6 +67,7 @@ def _summarised(windows: list[tuple[str, bool, Samples]], elapsed: float) -> Col
             collected.rows.append(gap)
         seconds = samples.own()
         if is_synchronous and seconds.sum() >= _LEAST_SHARE * elapsed:
-            own = measured(Family.OWN_WORK, f"own work in {name}", np.maximum(seconds, 0.0), entries=entries)
-            collected.rows += [] if own is None else [own]
+            for family, own in ((Family.OWN_WORK, seconds), (Family.ON_CORE, samples.on_core())):
+                row = measured(family, f"own work in {name}", np.maximum(own, 0.0), entries=entries)
+                collected.rows += [] if row is None else [row]
     return collected

@@ -37,7 +37,9 @@ class OwnWorkProbe:
         self._began = 0
         self._waited = 0
         self._is_left_out = False
+        self._core: int | None = None
         self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
+        self._on_core: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._before = (0, 0)
 
     def unavailable_because(self) -> str:
@@ -54,10 +56,12 @@ class OwnWorkProbe:
 
     def tick(self) -> None:
         """End an iteration."""
-        now, waited = perf_counter_ns(), self._waits.waited_ns
+        now, waited, core = perf_counter_ns(), self._waits.waited_ns, self._waits.core_ns()
         if self._began and not self._is_left_out:
-            self._own.append(now - self._began - waited + self._waited)
-        self._began, self._waited, self._is_left_out = now, waited, False
+            own = now - self._began - waited + self._waited
+            self._own.append(own)
+            self._on_core.append(own if core is None or self._core is None else own - core + self._core)
+        self._began, self._waited, self._core, self._is_left_out = now, waited, core, False
 
     def leave_out(self) -> None:
         """Leave the iteration out that is going on: it holds more than a step, a checkpoint for example."""
@@ -70,23 +74,31 @@ class OwnWorkProbe:
     def cut(self) -> Callable[[], Collected]:
         """End the window; return the function that summarises it."""
         own, self._own = self._own, collections.deque(maxlen=MAX_SAMPLES)
+        on_core, self._on_core = self._on_core, collections.deque(maxlen=MAX_SAMPLES)
+        self._waits.end_window()
+        if not self._waits.tells_cores:
+            on_core.clear()
         counted = self._counted()
         begun, seen = counted[0] - self._before[0], counted[1] - self._before[1]
         self._before = counted
-        return lambda: _summarised(own, is_unseen=begun > 0 and seen == 0)
+        return lambda: _summarised(own, on_core, is_unseen=begun > 0 and seen == 0)
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
         self._own.clear()
+        self._on_core.clear()
 
     def _counted(self) -> tuple[int, int]:
         return (0 if self._collectives is None else self._collectives()), self._waits.seen
 
 
-def _summarised(own: collections.deque[int], *, is_unseen: bool) -> Collected:
-    seconds = np.array(list(own), dtype=np.float64) / NS_PER_SECOND
-    row = measured(Family.OWN_WORK, OWN_WORK_OF_AN_ITERATION, np.maximum(seconds, 0.0), synchronous=is_unseen)
-    return Collected() if row is None else Collected(rows=[row])
+def _summarised(own: collections.deque[int], on_core: collections.deque[int], *, is_unseen: bool) -> Collected:
+    collected = Collected()
+    for family, nanoseconds in ((Family.OWN_WORK, own), (Family.ON_CORE, on_core)):
+        seconds = np.maximum(np.array(list(nanoseconds), dtype=np.float64) / NS_PER_SECOND, 0.0)
+        row = measured(family, OWN_WORK_OF_AN_ITERATION, seconds, synchronous=is_unseen)
+        collected.rows += [] if row is None else [row]
+    return collected
 
 
 class WatchedWaits:

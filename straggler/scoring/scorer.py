@@ -19,6 +19,7 @@ import numpy.typing as npt
 from straggler.exchange.gathered import GatheredWindows, RowMatrix
 from straggler.measurement.measured import Family
 from straggler.measurement.name_table import hash_name
+from straggler.scoring.core_work import CoreWorkScorer, own_rows
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
 from straggler.scoring.past import HasPast
@@ -93,6 +94,7 @@ class Scorer:
         self._nodes: npt.NDArray[np.int64] = np.zeros(ranks, dtype=np.int64)
         self._robust = RobustScorer(ranks, settings.robust)
         self._individual_scorer = IndividualScorer(ranks, settings.robust)
+        self._core_work = CoreWorkScorer(RobustScorer(ranks, settings.robust))
         self._processor_waits = ProcessorWaits(ranks, GPU_ROW)
 
     @property
@@ -135,7 +137,8 @@ class Scorer:
             self._node_names = list(gathered.nodes)
             self._nodes = np.unique(self._node_names, return_inverse=True)[1].astype(np.int64)
         peers = PeerGroups(gathered.peer_groups, self._nodes)
-        sections, arrivals, own = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL, Family.OWN_WORK))
+        sections, arrivals = (gathered.blocks[family] for family in (Family.SECTION, Family.ARRIVAL))
+        own, is_on_core = own_rows(gathered)
         work = ~sections.synchronous
         parts = [
             (sections.names[work], *(of[work] for of in (sections.med, sections.num, sections.total, sections.mean))),
@@ -149,7 +152,8 @@ class Scorer:
         med, num, seconds, means = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3, 4))
         window = self._robust.update(names, med, num_SR=num, means_SR=means, groups=peers)
         window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
-        kept_waiting = self._processor_waits.settle(window, gathered, seconds, peers)
+        core = self._core_work.compare(window, seconds, gathered, own, is_on_core, peers)
+        kept_waiting = self._processor_waits.settle(window, gathered, peers, core)
         against_past, job_wide = (
             self._score_against_past(names, med, num, peers, window) if self._individual else (None, ())
         )

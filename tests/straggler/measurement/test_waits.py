@@ -6,6 +6,7 @@ import time
 import pytest
 
 from straggler.measurement.collectives import collective_counter
+from straggler.measurement.core_waits import CoreWaits
 from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, Family
 from straggler.measurement.section import Section, SectionClock
 from straggler.measurement.summary import Statistic
@@ -170,13 +171,143 @@ def test_a_compiled_function_sees_the_collective_itself(clock):
 class Waits:
     """A clock that the test moves."""
 
+    tells_cores = False
+
     def __init__(self):
-        self.waited_ns, self.seen = 0, 0
+        self.waited_ns, self.seen, self.core = 0, 0, None
+
+    def core_ns(self):
+        return self.core
+
+    def end_window(self):
+        pass
+
+
+class Cores:
+    """How long the thread has waited for a core, as the test says."""
+
+    def __init__(self):
+        self.now = 0
+
+    def read_ns(self):
+        return self.now
 
 
 def only_row(collected):
     (row,) = collected.rows
     return row
+
+
+def test_waits_for_a_core_within_waits_for_others_are_not_the_ranks_own(group):
+    cores = Cores()
+    clock = WaitClock(cores)
+    before = clock.core_ns()
+    cores.now = 500
+    clock.add(1000, before)
+    assert clock.core_ns() == before == 0
+    cores.now = 900
+    assert clock.core_ns() == 400
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "backward"])
+def test_a_core_that_is_waited_for_in_a_collective_is_not_the_ranks_own(group, call):
+    cores = Cores()
+    clock = WaitClock(cores)
+
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, given):
+            return given * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            cores.now += 30  # its own work: before the wait at the end of the backward pass
+            return gradient
+
+    stop = watch(clock)
+    original = dist.Work.wait
+    try:
+        if call == "all_reduce":
+            # What is watched calls the original, which here takes the thread 70 ns to get a core again.
+            work = dist.all_reduce(ones(), async_op=True)
+            cores.now += 30
+            before = clock.core_ns()
+            cores.now += 70
+            clock.add(100, before)
+            work.wait()
+        else:
+            made = model()
+            made(Late.apply(torch.ones(1, 2, requires_grad=True))).sum().backward()
+    finally:
+        stop()
+    assert clock.core_ns() == 30
+    assert dist.Work.wait is not original
+
+
+def test_nobody_looks_at_cores_that_are_not_waited_for():
+    cores = Cores()
+    clock = WaitClock(cores)
+    assert clock.core_ns() == 0
+    time.sleep(0.01)
+    clock.end_window()
+    assert clock.core_ns() is None
+    cores.now += 10**9
+    clock.end_window()
+    assert clock.core_ns() == 10**9
+
+
+def test_a_kernel_that_does_not_tell_of_cores(tmp_path):
+    clock = WaitClock(CoreWaits(tmp_path))
+    assert not clock.tells_cores
+    assert clock.core_ns() is None
+    clock.add(5, clock.core_ns())
+    clock.end_window()
+    assert (clock.core_ns(), clock.waited_ns) == (None, 5)
+
+
+def test_a_number_that_cannot_be_read_is_none(tmp_path):
+    file = tmp_path / "thread-self" / "schedstat"
+    file.parent.mkdir()
+    file.write_text("what\n")
+    assert CoreWaits(tmp_path).read_ns() is None
+    file.write_text("5 7 9\n")
+    cores = CoreWaits(tmp_path)
+    assert cores.read_ns() == 7
+    cores.close()
+    assert cores.read_ns() is None
+
+
+def test_the_own_work_on_a_core_is_without_the_waits_for_one():
+    waits = Waits()
+    waits.tells_cores, waits.core = True, 1_000_000
+    probe = OwnWorkProbe(waits, lambda: waits.seen)
+    probe.start()
+    probe.tick()
+    time.sleep(0.02)
+    waits.core = 16_000_000
+    probe.tick()
+    own, on_core = probe.collect().rows
+    assert (own.family, on_core.family) == (Family.OWN_WORK, Family.ON_CORE)
+    assert on_core.name == own.name
+    assert own.summary[Statistic.MED] - on_core.summary[Statistic.MED] == pytest.approx(0.015)
+    for core in (None, 50_000_000):  # nobody looked at one end of the iteration
+        waits.core = core
+        probe.tick()
+        own, on_core = probe.collect().rows
+        assert own.summary[Statistic.MED] == on_core.summary[Statistic.MED]
+
+
+def test_a_section_with_a_collective_has_own_work_on_a_core():
+    waits = Waits()
+    waits.tells_cores, waits.core = True, 0
+    section = Section("sync", SectionClock(None, waits), kind="wait")
+    with section:
+        time.sleep(0.01)
+        waits.waited_ns += 1_000_000
+        waits.core += 5_000_000
+    samples = section.drain()
+    assert samples.own()[0] - samples.on_core()[0] == pytest.approx(0.005)
+    assert len(section.drain().on_core()) == 0
 
 
 def test_the_own_work_of_an_iteration_is_its_time_without_the_waits():

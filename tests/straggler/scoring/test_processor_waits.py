@@ -34,8 +34,8 @@ class Job:
         self.scorer = Scorer(ranks, DetectorSettings())
         self.sequence = -1
 
-    def window(self, work, waited, *, throttled=None, num=10, family=Family.OWN_WORK, elapsed=ELAPSED):
-        """Each of them one number per rank; ``waited`` may be NaN."""
+    def window(self, work, waited, *, throttled=None, num=10, family=Family.OWN_WORK, elapsed=ELAPSED, core=None):
+        """Each of them one number per rank; ``waited`` may be NaN. ``core`` is what iterations took on a core."""
         self.sequence += 1
         name = self.names.add(OWN_WORK_OF_AN_ITERATION if family == Family.OWN_WORK else "work")
         payloads = []
@@ -44,9 +44,16 @@ class Job:
             state[FIELD["cpu_waited"]] = waited[rank]
             if throttled is not None:
                 state[FIELD["cpu_throttled"]] = throttled[rank]
-            row = Measured(family, "", summarise(np.full(num, work[rank] * elapsed / num)))
+            rows = [(name, Measured(family, "", summarise(np.full(num, work[rank] * elapsed / num))))]
+            if core is not None and core[rank] == core[rank]:
+                number = self.names.add(OWN_WORK_OF_AN_ITERATION)
+                told = summarise(np.full(num, core[rank] * elapsed / num))
+                rows.append((number, Measured(Family.ON_CORE, "", told)))
+                if family != Family.OWN_WORK:
+                    told = summarise(np.full(num, (core[rank] + waited[rank]) * elapsed / num))
+                    rows.append((number, Measured(Family.OWN_WORK, "", told)))
             head = {"sequence": self.sequence, "rank": rank, "world_size": self.ranks, "elapsed": elapsed}
-            payloads.append(encode({**head, "node": b"node", "device": state, "peer_group": 0}, [(name, row)]))
+            payloads.append(encode({**head, "node": b"node", "device": state, "peer_group": 0}, rows))
         gathered = assemble(payloads, self.sequence)
         self.scores = self.scorer.score(gathered)
         return Report(
@@ -168,6 +175,71 @@ def test_a_rank_that_gets_its_own_report_knows_why():
     scores = decode_for_rank(message, VICTIM, RANKS).scores
     assert scores.kept_waiting[VICTIM] == pytest.approx(0.45)
     assert np.isnan(scores.kept_waiting[0])
+
+
+# What follows is of kernels that tell of each sample what was waited for a core.
+
+
+def test_what_is_slow_only_with_its_waits_is_unknown_and_named_where_that_lasts():
+    """Whatever the other ranks waited: of one that waited less than they, too, there is nothing to explain."""
+    job = Job()
+    reports = job.windows(30, per_rank(0.4, 0.65), per_rank(0.2, 0.45), core=[0.2] * RANKS)
+    first = next(number for number, ranks in enumerate(named(reports)) if ranks)
+    assert first == 2 + MOST_EXPLAINED - 1
+    assert all(ranks == [VICTIM] for ranks in named(reports[first:]))
+    (verdict,) = reports[first - 1].verdicts()
+    assert (verdict.rank, verdict.state) == (VICTIM, State.UNKNOWN)
+    (slow,) = reports[-1].stragglers()
+    assert (slow.slowdown, slow.because) == (pytest.approx(0.625), "it waited for a core 45 % of the time")
+
+
+def test_equal_ranks_are_equal_however_they_wait():
+    job, random = Job(), np.random.default_rng(1)
+    for _ in range(600):
+        waits = random.choice([0.0, 0.1, 0.3], RANKS)
+        core = 0.2 * np.exp(0.02 * random.standard_normal(RANKS))
+        reports = job.windows(1, 0.2 + waits, waits, core=core, elapsed=1.0)
+        assert named(reports) == [[]]
+
+
+def test_a_rank_that_runs_longer_is_found_in_whatever_all_wait():
+    job, random, found = Job(), np.random.default_rng(2), []
+    for _ in range(20):
+        waits = random.choice([0.0, 0.1, 0.3], RANKS)
+        run = np.array(per_rank(0.2, 0.3)) * np.exp(0.02 * random.standard_normal(RANKS))
+        found += named(job.windows(1, run + waits, waits, core=run))
+    assert found[:3] == [[], [], [VICTIM]]
+    assert found[3:].count([VICTIM]) == len(found[3:])
+
+
+def test_a_core_that_others_have_used_is_slower():
+    """By 15 % of what the rank waited: it is not named at once, and after half a minute it is."""
+    job = Job()
+    work = (per_rank(0.5, 0.545), per_rank(0.3, 0.3))
+    reports = job.windows(45, *work, core=per_rank(0.2, 0.245), elapsed=1.0)
+    first = next(number for number, ranks in enumerate(named(reports)) if ranks)
+    assert 30 <= first <= 36
+    assert named(Job().windows(12, *work, core=per_rank(0.2, 0.245)))[-1] == [VICTIM]
+    assert named(Job().windows(12, *work, core=per_rank(0.2, 0.23))) == [[]] * 12  # by 10 %
+
+
+def test_a_section_is_not_slow_where_the_iteration_is_none_without_the_waits():
+    waits = per_rank(0.2, 0.3)  # two fifths of what the section takes longer
+    is_named = Job().windows(6, per_rank(0.4, 0.65), waits, core=[0.3] * RANKS, family=Family.SECTION)
+    assert named(is_named) == [[]] * 6
+    truly = Job().windows(6, per_rank(0.4, 0.65), waits, core=per_rank(0.3, 0.45), family=Family.SECTION)
+    assert named(truly)[-1] == [VICTIM]
+
+
+def test_all_the_own_work_counts_of_a_rank_that_its_quota_throttled():
+    quota = per_rank(0.0, 0.25)
+    reports = Job().windows(4, per_rank(0.4, 0.65), per_rank(0.2, 0.45), core=[0.2] * RANKS, throttled=quota)
+    assert named(reports)[-1] == [VICTIM]
+
+
+def test_ranks_are_compared_alike_where_the_kernel_of_one_does_not_tell():
+    core = [0.2, np.nan, 0.2, 0.2]
+    assert named(Job().windows(6, [0.4] * RANKS, [0.2] * RANKS, core=core)) == [[]] * 6
 
 
 def burn(seconds):

@@ -1,7 +1,6 @@
 """Host CPU: whether a rank waited for a core, or its cgroup's quota was spent.
 
-Read once per report, from ``/proc/thread-self/schedstat`` (second number: nanoseconds this thread was ready and
-waited, Documentation/scheduler/sched-stats) and from ``cpu.stat`` of the process's own cgroup (v1
+Read once per report, by :mod:`straggler.measurement.core_waits` and from ``cpu.stat`` of the process's own cgroup (v1
 ``throttled_time`` in nanoseconds, v2 ``throttled_usec``). These are reasons in a verdict and never scores: a rank
 that waits for a core and a rank that computes longer are equally slow, but have different remedies.
 """
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from resilience_core.system.clock import NS_PER_SECOND
+from straggler.measurement.core_waits import CoreWaits
 from straggler.measurement.measured import STATE_FIELDS
 from straggler.measurement.section import Section
 from straggler.probes.probe import Collected
@@ -76,11 +76,8 @@ class HostCpuProbe:
 
     def _waited(self) -> dict[str, float]:
         """Return the seconds this thread has waited for a core, by thread; empty where that is not told."""
-        try:
-            word = (self._proc / "thread-self" / "schedstat").read_text().split()
-            return {f"thread {threading.get_native_id()}": int(word[1]) / NS_PER_SECOND}
-        except (OSError, ValueError, IndexError):
-            return {}
+        waited = CoreWaits(self._proc).read_ns()
+        return {} if waited is None else {f"thread {threading.get_native_id()}": waited / NS_PER_SECOND}
 
     def _throttled(self) -> dict[str, float]:
         """Return the seconds this process's cgroup has been throttled, by group; empty without a quota."""

@@ -1,7 +1,7 @@
 """Scorer: from the gathered windows to one :class:`Scores`, the arrays behind a report.
 
 Which rows are scored: sections that are a rank's own work, arrivals (a rank's own work before a synchronous
-section), own work (an iteration, or a synchronous section, without the waits that were seen in it), and one row
+section), own work (an iteration, or a synchronous section, without the waits for others and for a core), and one row
 ``gpu``, the mean slowdown over kernels weighted by time spent. Of a rank that has no kernel to compare, it is that
 over the GPU times of its sections. The two are never mixed in one rank, since one holds the other's time, and only
 kernels are sampled. Durations of synchronous sections and of collective kernels are waits: a rank with long ones waits
@@ -154,9 +154,8 @@ class Scorer:
         window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
         core = self._core_work.compare(window, seconds, gathered, own, is_on_core, peers)
         kept_waiting = self._processor_waits.settle(window, gathered, peers, core)
-        against_past, job_wide = (
-            self._score_against_past(names, med, num, peers, window) if self._individual else (None, ())
-        )
+        past = self._score_against_past(names, med, num, peers, window) if self._individual else (None, ())
+        against_past, job_wide = past
         listed = window.names
         is_gpu = listed == np.uint64(GPU_ROW)
         scores = 1.0 / (1.0 + np.maximum(window.excess.astype(np.float64), 0.0))

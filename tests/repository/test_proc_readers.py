@@ -15,6 +15,7 @@ ALLOWED = {
     "launcher/health/check.py": "the folder to read below, which its tests replace",
     "launcher/processes/control_groups.py": "the folder to read below, which its tests replace",
     "launcher/processes/shortages.py": "a message to people",
+    "straggler/measurement/core_waits.py": "the folder to read below, which its tests replace",
     "straggler/probes/host_cpu.py": "the folder to read below, which its tests replace",
 }
 

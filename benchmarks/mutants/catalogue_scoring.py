@@ -105,6 +105,20 @@ MUTANTS_OF_SCORING = (
         _WAITS,
     ),
     Mutant(
+        "how few peers differ is taken from one window",
+        "straggler/scoring/track.py",
+        "np.where(sizes < TAIL_RANKS, self._level[place].squares(sizes), 0.0)",
+        "np.zeros(1)",
+        ("tests/straggler/scoring/test_robust.py",),
+    ),
+    Mutant(
+        "a prior makes few peers alike that are not",
+        "straggler/scoring/track.py",
+        "np.maximum(with_prior(square), np.sqrt(square))",
+        "with_prior(square)",
+        ("tests/straggler/scoring/test_robust.py",),
+    ),
+    Mutant(
         "own work is scored with the waits for a core",
         "straggler/scoring/core_work.py",
         "np.where(known[rows], core_values[places], values[rows])",

@@ -28,13 +28,11 @@ _PRIOR_RANKS = 6.0
 _PRIOR_NODES = 0.02
 _NODE_SIGMAS = 5.2
 _ALIKE = 4.0
-_FEWEST_WINDOWS = 3
-_UNSURE = 8
+_FEWEST_WINDOWS, _UNSURE = 3, 8
 _NATURE_DEGREES = 0.37
 _CAUTION = ((1.06, 1.06), (1.5, 1.2))
 """What normal quantiles are multiplied with, of medians and of means, at the shortest scale and at others; measured."""
-_STRUCK = 1.2
-_USUAL_NATURE = 0.0155
+_STRUCK, _USUAL_NATURE = 1.2, 0.0155
 _PRIOR_NOISE = 0.010
 _LEAST_MOST = 0.4
 _NEAR = 0.5
@@ -250,7 +248,10 @@ class Track:
         def with_prior(square: Floats) -> Floats:
             return np.asarray(np.sqrt((sizes * square + prior * _PRIOR_NATURE**2) / (sizes + prior)))
 
-        first = with_prior(np.nan_to_num(low.astype(np.float64)) ** 2)
+        square = np.nan_to_num(low.astype(np.float64)) ** 2
+        # Of a few peers one window shows little: where they are alike by chance, one that differs would be named.
+        square = np.maximum(square, np.where(sizes < TAIL_RANKS, self._level[place].squares(sizes), 0.0))
+        first = np.maximum(with_prior(square), np.sqrt(square))
         if place == 0:
             self.level_spread = first
         floor = self._floors.level
@@ -267,8 +268,7 @@ class Track:
     def _set_near(self, y: Float32, kept: Cells, young_bars: Float32) -> None:
         """Note which cells are near a bar in this window."""
         if self._has_level:
-            level = np.minimum(np.minimum.reduce(self.level_bars), young_bars)
-            self.near = y > np.float32(_NEAR) * level
+            self.near = y > np.float32(_NEAR) * np.minimum(np.minimum.reduce(self.level_bars), young_bars)
             self._most = np.maximum(np.float32(_LEAST_MOST), np.float32(2.0) * self.level_bars[0])
         else:
             self.near = np.zeros(y.shape, dtype=bool)

@@ -33,14 +33,18 @@ from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["prune", "prune_in_background"]
 
-_SEEN = r"(incidents|job_incidents|elsewhere|near_misses)"
+_SEEN = r"((incidents|job_incidents|near_misses)/\d{4,}|elsewhere/\d{4,}-[^/]+-\d+)"
+_WORKERS = r"workers/[^/]*_[a-z0-9_]{8}"
 _FILES = re.compile(
-    r"(events|figures)(-[^/]*)?\.jsonl|\.?nodes\.json(\.\w+)?"
-    rf"|{_SEEN}/\d+[^/]*/(report\.txt|\.?incident\.json|job_incident\.json)"
-    r"|workers/[^/]+/attempt_\d+/\d+/((filtered_)?std(out|err)\.log|error\.json)"
+    r"(events|figures)(-[^/]+-\d+(-\d+)?)?\.jsonl|\.?nodes\.json(\.\w+)?"
+    rf"|{_SEEN}/(report\.txt|\.?incident\.json|job_incident\.json)"
+    rf"|{_WORKERS}/attempt_\d+/\d+/((filtered_)?std(out|err)\.log|error\.json)"
 )
-"""What we, and torch's part of the launcher, write into a log folder (``docs/log-folder.md``), by paths in it."""
-_FOLDERS = re.compile(rf"{_SEEN}(/\d+[^/]*)?|workers(/[^/]+(/attempt_\d+(/\d+)?)?)?")
+"""What we, and torch's part of the launcher, write into a log folder (``docs/log-folder.md``), by paths in it. A file
+that somebody has given a name which the run would have given one counts as the run's."""
+_FOLDERS = re.compile(
+    rf"incidents|job_incidents|near_misses|elsewhere|{_SEEN}|workers|{_WORKERS}(/attempt_\d+(/\d+)?)?"
+)
 
 
 _SECONDS_AFTER_A_KILL = 60.0

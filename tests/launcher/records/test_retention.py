@@ -85,7 +85,7 @@ def killed(folder: Path, **facts: Any) -> None:
     began |= {"boot": boot_id(), "node": os.uname().nodename, "pid_namespace": own_pid_namespace()}
     folder.mkdir(exist_ok=True)
     began |= place(folder)
-    (folder / f"events-{len(os.listdir(folder))}.jsonl").write_text(json.dumps({**began, **facts}) + "\n")
+    (folder / f"events-vm-{len(os.listdir(folder))}.jsonl").write_text(json.dumps({**began, **facts}) + "\n")
 
 
 def test_a_run_whose_launcher_was_killed_on_this_machine_goes(logs: Path) -> None:
@@ -150,8 +150,19 @@ def test_a_file_whose_first_lines_are_lost_may_be_of_a_run_that_goes_on(logs: Pa
             "incidents/mine.txt",
             "near_misses/0001/a/report.txt",
         ),
-        *("workers/x_1/attempt_0/0/core.123", "workers/x_1/mine.log", "workers/x_1/attempt_0/0/mine/stdout.log"),
+        *(
+            "workers/x_lm4m_snk/attempt_0/0/core.123",
+            "workers/x_lm4m_snk/mine.log",
+            "workers/x_lm4m_snk/attempt_0/0/mine/stdout.log",
+        ),
         *("workers/report.txt", "elsewhere/0000-vm-1/events.jsonl"),
+        *(
+            "events-hangs.jsonl",
+            "figures-mine.jsonl",
+            "incidents/0001-annotated/report.txt",
+            "near_misses/1/report.txt",
+        ),
+        *("workers/mine/attempt_0/0/stdout.log", "elsewhere/0000-mine/report.txt"),
     ],
 )
 def test_a_folder_with_something_of_somebody_else_stays(logs: Path, name: str) -> None:
@@ -161,7 +172,7 @@ def test_a_folder_with_something_of_somebody_else_stays(logs: Path, name: str) -
     assert (logs / "old1" / name).read_text() == "precious"
 
 
-@pytest.mark.parametrize("name", ["events.jsonl", "incidents", "workers/run_1"])
+@pytest.mark.parametrize("name", ["events.jsonl", "incidents", "workers/run_69aoucet"])
 def test_a_folder_with_a_link_in_it_stays(logs: Path, tmp_path: Path, name: str) -> None:
     place, target = logs / "old1" / name, tmp_path / "target"
     if place.exists():
@@ -232,15 +243,22 @@ def test_a_disk_that_does_not_answer_tells_no_place(tmp_path: Path) -> None:
     goes_on.set()
 
 
+@pytest.mark.parametrize("name", ["workers/checkpoints", "incidents/mine", "elsewhere/0001", "mine"])
+def test_a_folder_with_an_empty_folder_of_somebody_else_stays(logs: Path, name: str) -> None:
+    (logs / "old1" / name).mkdir(parents=True)
+    assert prune(str(logs / "ours"), 1) == ["old3", "old2", "old0"]
+    assert (logs / "old1" / name).is_dir()
+
+
 def test_all_that_a_job_writes_is_known_to_be_ours(logs: Path) -> None:
     for name in ("job_incidents/0001", "elsewhere/0003-vm-17", "near_misses/0001", "incidents/0002"):
         (logs / "old1" / name).mkdir(parents=True)
         for each in ("report.txt", "incident.json", ".incident.json", "job_incident.json"):
             (logs / "old1" / name / each).touch()
-    for name in ("run_1/attempt_0/0", "run_1/attempt_0/11", "run_1/attempt_1"):
+    for name in ("run_69aoucet/attempt_0/0", "run_69aoucet/attempt_0/11", "run_69aoucet/attempt_1"):
         (logs / "old1" / "workers" / name).mkdir(parents=True)
     for name in ("stdout.log", "stderr.log", "filtered_stderr.log", "error.json"):
-        (logs / "old1" / "workers" / "run_1" / "attempt_0" / "0" / name).touch()
+        (logs / "old1" / "workers" / "run_69aoucet" / "attempt_0" / "0" / name).touch()
     for name in ("events-node-1-2.jsonl", "figures.jsonl", "figures-node-1.jsonl", "nodes.json"):
         (logs / "old1" / name).touch()
     prune(str(logs / "ours"), 1)

@@ -42,15 +42,23 @@ class About(TypedDict):
     ranks: list[int]
     generation: int
     culprits_from: int
+    facts: dict[str, list[int]]
 
 
 def about(incident: Incident | JobIncident) -> About:
     """Return how an incident is announced."""
     if isinstance(incident, JobIncident):
-        ranks = [each.rank.rank for each in incident.culprits]
+        culprits = ranks = [each.rank.rank for each in incident.culprits]
     else:
-        ranks = [rank.rank for rank in incident.speakers]
-    return About(level=ERROR, event=incident.kind, ranks=ranks, generation=incident.generation, culprits_from=0)
+        culprits, ranks = ([each.rank for each in of] for of in (incident.culprits, incident.speakers))
+    return About(
+        level=ERROR,
+        event=incident.kind,
+        ranks=ranks,
+        generation=incident.generation,
+        culprits_from=0,
+        facts={"culprits": culprits},
+    )
 
 
 def what_failed(condemned: Collection[int]) -> str:

@@ -118,13 +118,15 @@ class IncidentLog:
 
     @staticmethod
     def _tell_end(generation: int, said: str, told: Incident | JobIncident | None) -> None:
+        about = announcements.about(told) if told is not None else None
         announce(
             *announcements.closing(said, told),
             level=CRITICAL,
             event="job_failed",
-            ranks=announcements.about(told)["ranks"] if told is not None else (),
+            ranks=about["ranks"] if about is not None else (),
             generation=generation,
             culprits_from=1,
+            facts=about["facts"] if about is not None else None,
         )
 
     def tell_spared(self, generation: int, miss: NearMiss, *, has_lost_a_rank: bool) -> None:

@@ -55,9 +55,11 @@ def test_a_job_that_fails_says_what_its_level_asks_for(launch: Callable[..., Any
     failed = next(each for each in said if each["event"] == "job_failed")
     assert "no restart is left (--max-restarts 1)" in failed["text"]
     assert "exited with code 5" in failed["who"][0]
+    assert failed["culprits"] == [0]
     for each in said:
         if each["event"] == "failure":
-            assert (each["ranks"], os.path.basename(each["report"])) == ([0], "report.txt")
+            assert (each["ranks"], each["culprits"]) == ([0], [0])
+            assert os.path.basename(each["report"]) == "report.txt"
     assert any(each["source"] == "monitor" for each in said) is (level == "DEBUG")
     ranks = {each["rank"] for each in said if each["source"] == "client"}
     assert ranks == {"DEBUG": {0, 1}, "INFO": {0}, "WARNING": {0}}.get(level, set())  # the fault itself is a warning
@@ -76,6 +78,7 @@ def test_a_hang_is_told_by_the_launcher_alone(launch: Callable[..., Any]) -> Non
     (hang,) = told(job)
     assert (hang["event"], hang["ranks"], hang["generation"], hang["source"]) == ("hang", [1], 0, "launcher")
     assert "section 'step' open for" in hang["who"][0]
+    assert hang["culprits"] == [1]
     assert any("_deadlock" in line for line in hang["stack"])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.agent.after_shutdown import Overstayed
-from launcher.agent.announcements import closing, failed, level_of, monitor_changed, what_failed, what_follows
+from launcher.agent.announcements import about, closing, failed, level_of, monitor_changed, what_failed, what_follows
 from launcher.agent.failure_incident import (
     NO_PY_SPY,
     beyond_mending,
@@ -229,3 +229,13 @@ def test_who_was_killed_because_it_did_not_end_is_said_to_be_that(tmp_path: Path
     assert (incident.why, [rank.rank for rank in incident.culprits]) == ("it had shut monitoring down", [1])
     assert [rank.stack for rank in incident.ranks] == [(), stack]
     assert [rank.unmonitored for rank in incident.ranks] == ["has not initialised monitoring"] * 2
+
+
+def test_programs_are_told_who_is_to_blame_and_that_nobody_is() -> None:
+    ranks = tuple(RankReport(rank, rank, 9 + rank, is_condemned=True, cause="section") for rank in range(3))
+    nobody = Incident("hang", 0, "every rank waits for the others", "SIGKILL to 3 ranks", ranks)
+    told = about(nobody)
+    assert (told["ranks"], told["facts"]) == ([0, 1, 2], {"culprits": []})
+    found = nobody._replace(ranks=(ranks[0], ranks[1]._replace(is_culprit=True), ranks[2]))
+    told = about(found)
+    assert (told["ranks"], told["facts"]) == ([1], {"culprits": [1]})

@@ -141,9 +141,9 @@ MUTANTS_OF_FIGURES = (
     ),
     Mutant(
         "each step counts as the first one",
-        "resilience_core/monitoring/client.py",
-        "        if not figures[FIRST_STEP]:\n",
-        "        if True:\n",
+        "resilience_core/protocol/figures.py",
+        "    if not words[FIRST_STEP]:\n",
+        "    if True:\n",
         _CLIENT,
     ),
     Mutant(

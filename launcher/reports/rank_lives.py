@@ -150,10 +150,16 @@ class RankLife:
         return self.sections[section].left - (before.left if before is not None else 0)
 
     def left_opened_ns(self, section: str | None, at_ns: int) -> int | None:
-        """Return when a section was opened that the exception noted then has left; None where that counts as closed."""
-        known = self.sections.get(section) if section is not None else None
-        is_that = known is not None and known.left_opened_ns <= at_ns <= known.left_at_ns
-        return known.left_opened_ns if known is not None and is_that else None
+        """Return when a section was opened that the exception noted then has left; None where that counts as closed.
+
+        The client has noted it while the section was open. Those of earlier releases wrote down the time before: then
+        the rank has given no sign since it has left the section.
+        """
+        if section is None or (known := self.sections.get(section)) is None or not known.left:
+            return None
+        has_gone_on = not self.signs_ns or self.signs_ns[-1] != known.left_at_ns
+        is_that = known.left_opened_ns <= at_ns and (at_ns <= known.left_at_ns or not has_gone_on)
+        return known.left_opened_ns if is_that else None
 
     def last_opened_ns(self, section: str, closed_ns: int) -> int | None:
         """Return when a section was opened that was closed last then; None where that is not known.

@@ -73,6 +73,7 @@ __all__ = [
     "TOOK",
     "create_figures",
     "figures_path",
+    "note_first_step",
     "note_save",
     "open_figures",
     "private_figures",
@@ -179,6 +180,14 @@ def row_of(words: memoryview, name: str) -> int:
         if names[place] == raw:
             return row
     return ROWS - 1
+
+
+def note_first_step(words: memoryview, iteration: int, now_ns: int) -> None:
+    """Note that the first training step begins; of further calls, the first one counts."""
+    if not words[FIRST_STEP]:
+        words[FIRST_STEP] = now_ns
+        with contextlib.suppress(TypeError, ValueError):
+            words[FIRST_ITERATION] = iteration
 
 
 def note_save(words: memoryview, iteration: int, now_ns: int, checkpointing_ns: int) -> None:

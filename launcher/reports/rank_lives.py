@@ -31,6 +31,8 @@ class RankLife:
         self.lowest_iteration: int | None = None
         """The lowest that a line has named; it may have begun with a lower one."""
         self.done: int | None = None
+        self.passed: int | None = None
+        """How many steps had ended when the last one that is done had; None from earlier releases."""
         self.iteration: int | None = None
         self.resumed_from: int | None = None
         self.first_step_ns: int | None = None
@@ -84,6 +86,7 @@ class RankLife:
             if self.lowest_iteration is None or known.iteration < self.lowest_iteration:
                 self.lowest_iteration = known.iteration
         self.done = known.done if known.done is not None else self.done
+        self.passed = known.passed if known.passed is not None else self.passed
         for name, each in known.sections.items():
             former = self.sections.get(name)
             if former is not None and each.longest_ns > former.longest_ns:

@@ -33,7 +33,7 @@ from resilience_core.protocol.cell_layout import (
     RESUMED_FROM,
     WENT_BACK,
 )
-from resilience_core.protocol.figures import DONE, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, note_first_step
+from resilience_core.protocol.figures import DONE, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, PASSED, note_first_step
 
 if sys.version_info >= (3, 11):
     from sys import exception
@@ -263,10 +263,13 @@ class RankMonitorClient(ClientLimits):
         note_first_step(self._state.figures, iteration, monotonic_ns())
 
     def note_step_done(self) -> None:
-        """Report that the step of the last iteration is done; ignored inside :meth:`leaving_sections`."""
+        """Report that the step of the last iteration is done; inside :meth:`leaving_sections`, that it has ended."""
         state = self._state
+        state.steps_ended = ended = state.steps_ended + 1
         if not state.leaving or get_ident() not in state.leaving:
-            state.figures[DONE] = state.words[ITERATION]
+            figures = state.figures
+            figures[PASSED] = ended  # first: there are never fewer than the iterations tell
+            figures[DONE] = state.words[ITERATION]
 
     def note_evaluation(self, iteration: int) -> None:
         """Report at which iteration an evaluation step is; the training step before or after it may be of the same."""

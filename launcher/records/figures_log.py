@@ -96,8 +96,7 @@ class RankLine(NamedTuple):
     """In a line that is not full: those that are new."""
     beside_ns: int = 0
     """How long ``checkpointing`` was open in all while steps went on; of those that were closed."""
-    passed: int | None = None
-    """How many training steps had ended when the last one that is done had, those too that an exception had left."""
+    passed: int | None = None  # as in RankFigures
 
 
 class FiguresLine(NamedTuple):

@@ -109,7 +109,7 @@ def test_ranks_that_count_their_steps_tell_of_a_stride_whatever_else_is_a_sectio
 
 
 def test_two_steps_of_ranks_that_count_them_tell_of_a_stride(tmp_path: Path) -> None:
-    run = invent_run(tmp_path, failures=0, steps=2)
+    run = invent_run(tmp_path, ranks=1, failures=0, steps=2)
     counted(run)
     with_a_stride(run, 2)
     assert reported(run).ledger.steps is None

@@ -30,7 +30,7 @@ _OF_AGE = 1000
 _FULL_EVERY = 30
 _MOST_WAITING = 2
 """How many lines may wait to be written, and as many more that are the last of a generation: a line holds all cells."""
-_NOT_WITHOUT = ("iteration", "done", "open", "beside_ns")
+_NOT_WITHOUT = ("iteration", "done", "passed", "open", "beside_ns")
 """What of a rank is in every line."""
 
 Raw = Mapping[int, tuple[bytes, bytes]]

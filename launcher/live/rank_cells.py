@@ -153,7 +153,8 @@ class _Rank:
             ended_ns = _ended_ns(view)
             # When it was seen may be a whole interval after that.
             self._noted_ns = min(max(self._noted_ns, ended_ns or now_ns), now_ns)
-            self._rate.note(self._noted_ns, view.iteration if steps is None else steps.done)
+            last = view.iteration if steps is None else steps.first_iteration + steps.passed - 1
+            self._rate.note(self._noted_ns, last)
             if view.state == WATCHED:
                 rate = self._rate.per_second(now_ns) or _average(steps, ended_ns, now_ns)
         return RankLook(
@@ -188,9 +189,9 @@ def _average(steps: Steps | None, ended_ns: int | None, now_ns: int) -> float | 
         ended_ns: When the last one had ended.
         now_ns: When the look is taken.
     """
-    if steps is None or ended_ns is None or ended_ns <= steps.first_step_ns or steps.done <= steps.first_iteration:
+    if steps is None or ended_ns is None or ended_ns <= steps.first_step_ns or steps.passed < 2:
         return None
-    done = steps.done - steps.first_iteration + 1
+    done = steps.passed
     step_ns = (ended_ns - steps.first_step_ns) / done
     return done / (max(ended_ns, now_ns - step_ns) - steps.first_step_ns) * NS_PER_SECOND
 

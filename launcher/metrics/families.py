@@ -88,7 +88,8 @@ STEPS = Family(
     _RANK,
     "Training steps that the rank has passed, from the first to the last one that has ended, in all generations on "
     "this node: one that an exception has left counts once a later one has ended; steps that are repeated after a "
-    "restart count again. Missing instead of 0 once lines of the figures are lost.",
+    "restart count again. Of a rank that never calls note_step_done(), closed sections step count. Missing instead of "
+    "0 once lines of the figures are lost.",
 )
 SECTION_OPEN = Family(
     "ft_section_open_seconds",

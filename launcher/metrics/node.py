@@ -148,7 +148,7 @@ class Node:
             return
         if figures is None:
             return
-        totals = RankTotals.of(figures.first_iteration, figures.done, _sections(figures.sections))
+        totals = RankTotals.of(figures.first_iteration, figures.done, figures.passed, _sections(figures.sections))
         self._totals.note(look.generation, look.rank, look.local_rank, totals)
 
     def _take_figures(self, line: str) -> None:
@@ -156,7 +156,7 @@ class Node:
         found = figures_of({"node": "", "boot": "", **event_of(line)})
         for rank, each in found.ranks.items():
             if (details := each.details) is not None:
-                totals = RankTotals.of(details.first_iteration, each.done, _sections(each.sections))
+                totals = RankTotals.of(details.first_iteration, each.done, each.passed, _sections(each.sections))
                 self._totals.note(found.generation, rank, details.local_rank, totals)
 
 

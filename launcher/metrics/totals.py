@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from resilience_core.protocol.figures_read import Steps
+
 __all__ = ["RankTotals", "SectionTotals", "Totals"]
 
 STEP = "step"
@@ -54,20 +56,26 @@ class RankTotals(NamedTuple):
     sections: Mapping[str, SectionTotals] = {}
 
     @classmethod
-    def of(cls, first: int | None, done: int | None, sections: Mapping[str, SectionTotals]) -> RankTotals:
+    def of(
+        cls, first: int | None, done: int | None, passed: int | None, sections: Mapping[str, SectionTotals]
+    ) -> RankTotals:
         """Return the totals of one generation.
 
-        Steps are told by the iterations, which know of those that open no section (warm-up), and by the sections, which
-        know of all where iterations begin again (epochs); the higher number is the one that has missed less.
+        Steps are those that the rank has counted. Where it has counted none, as with bare sections, they are told by
+        the iterations, which know of those that open no section (warm-up), and by the sections, which know of all where
+        iterations begin again (epochs), but hold evaluation steps, too; the higher number has missed less.
 
         Args:
             first: Iteration of the first step; None where there was none.
             done: Iteration of the last step that ended.
+            passed: How many the rank has counted until then; None for none.
             sections: By name.
         """
+        if passed is not None and first is not None and done is not None:
+            return cls(Steps(first, done, 0, passed).passed, sections)
         by_iteration = done - first + 1 if first is not None and done is not None else 0
         by_section = sections[STEP].closed if STEP in sections else 0
-        return cls(max(by_iteration, by_section), sections)
+        return cls(max(by_iteration, by_section, passed or 0), sections)
 
     def or_more(self, other: RankTotals) -> RankTotals:
         """Return the higher of two counts of the same generation."""

@@ -4,7 +4,7 @@ The launcher of each node writes a line about its ranks now and then, and one wh
 (:mod:`launcher.agent.figures_recorder` says when). Every line has the time stamps of an event and::
 
     {"generation": 0, "is_full": true, "is_last": false, "ranks": {"3": {
-        "iteration": 17, "done": 16, "open": {"step": 1234567}, "beside_ns": 0,
+        "iteration": 17, "done": 16, "passed": 17, "open": {"step": 1234567}, "beside_ns": 0,
         "sections": {"step": {"closed": 16, "took_ns": 9, "longest_ns": 2, "close_calls": 0, "durations": {"21": 16},
                               "left": 1, "left_ns": 3, "left_opened_ns": 1, "left_at_ns": 4}},
         "local_rank": 1, "first_iteration": 0, "first_step_ns": 1, "first_sign_ns": 1, "last_sign_ns": 1,
@@ -96,6 +96,7 @@ class RankLine(NamedTuple):
     """In a line that is not full: those that are new."""
     beside_ns: int = 0
     """How long ``checkpointing`` was open in all while steps went on; of those that were closed."""
+    passed: int | None = None  # as in RankFigures
 
 
 class FiguresLine(NamedTuple):
@@ -141,6 +142,7 @@ def line_of_rank(local_rank: int, raw_cell: bytes, raw_figures: bytes) -> tuple[
     return view.rank, {
         "iteration": _known(view.iteration),
         "done": figures.done,
+        "passed": figures.passed,
         "open": {section.name: section.opened_ns for section in view.sections},
         "beside_ns": figures.beside_ns,
         "sections": {
@@ -253,6 +255,7 @@ def _rank(facts: Mapping[str, Any], *, is_full: bool) -> RankLine:
         details=_details(facts) if is_full else None,
         saves=_saves(facts.get("saves", ())),
         beside_ns=_whole(facts.get("beside_ns", 0)),  # lines of earlier releases have none
+        passed=_maybe(facts.get("passed")),  # nor that
     )
 
 

@@ -31,6 +31,8 @@ class RankLife:
         self.lowest_iteration: int | None = None
         """The lowest that a line has named; it may have begun with a lower one."""
         self.done: int | None = None
+        self.passed: int | None = None
+        """How many steps had ended when the last one that is done had; None from earlier releases."""
         self.iteration: int | None = None
         self.resumed_from: int | None = None
         self.first_step_ns: int | None = None
@@ -84,6 +86,7 @@ class RankLife:
             if self.lowest_iteration is None or known.iteration < self.lowest_iteration:
                 self.lowest_iteration = known.iteration
         self.done = known.done if known.done is not None else self.done
+        self.passed = known.passed if known.passed is not None else self.passed
         for name, each in known.sections.items():
             former = self.sections.get(name)
             if former is not None and each.longest_ns > former.longest_ns:
@@ -150,10 +153,16 @@ class RankLife:
         return self.sections[section].left - (before.left if before is not None else 0)
 
     def left_opened_ns(self, section: str | None, at_ns: int) -> int | None:
-        """Return when a section was opened that the exception noted then has left; None where that counts as closed."""
-        known = self.sections.get(section) if section is not None else None
-        is_that = known is not None and known.left_opened_ns <= at_ns <= known.left_at_ns
-        return known.left_opened_ns if known is not None and is_that else None
+        """Return when a section was opened that the exception noted then has left; None where that counts as closed.
+
+        The client has noted it while the section was open. Those of earlier releases wrote down the time before: then
+        the rank has given no sign since it has left the section.
+        """
+        if section is None or (known := self.sections.get(section)) is None or not known.left:
+            return None
+        has_gone_on = not self.signs_ns or self.signs_ns[-1] != known.left_at_ns
+        is_that = known.left_opened_ns <= at_ns and (at_ns <= known.left_at_ns or not has_gone_on)
+        return known.left_opened_ns if is_that else None
 
     def last_opened_ns(self, section: str, closed_ns: int) -> int | None:
         """Return when a section was opened that was closed last then; None where that is not known.

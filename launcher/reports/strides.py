@@ -1,6 +1,8 @@
 """Iterations that count on by more than one for each step, as where samples are counted: they are no steps.
 
-Where steps are sections, how often these were closed tells how many steps there were. With heartbeats nothing does.
+Ranks that call ``note_step_done()`` count their steps, so that evaluation steps and saves within steps cannot hide the
+strides. In figures of earlier releases, how often sections ``step`` were closed tells how many steps there were at
+most; with heartbeats nothing does.
 """
 
 from __future__ import annotations
@@ -9,23 +11,21 @@ from collections.abc import Iterator
 
 from launcher.reports.story import Story
 from resilience_core.protocol.figures import STEP
+from resilience_core.protocol.figures_read import count_on_in_strides
 
 __all__ = ["counts_in_strides", "of_strides"]
-
-_CLEARLY = 1.25
-"""So many times the steps that were closed are more iterations than lines that lag behind each other explain."""
 
 
 def counts_in_strides(story: Story) -> bool:
     """Return whether iterations go on clearly further than steps were done."""
-    iterations, steps = _counted(story)
-    return steps > 0 and iterations > max(_CLEARLY * steps, steps + 1)
+    iterations, steps, lag = _counted(story)
+    return iterations > steps + lag and count_on_in_strides(iterations, steps)
 
 
 def of_strides(story: Story) -> Iterator[str]:
     """Yield what follows from that."""
     if counts_in_strides(story):
-        iterations, steps = _counted(story)
+        iterations, steps, _ = _counted(story)
         yield (
             f"iterations count on by more than one for each step ({iterations:,} of them in {steps:,} steps of all "
             "ranks), as where samples are counted: how many steps were kept and done again is not known, nor how long "
@@ -33,16 +33,23 @@ def of_strides(story: Story) -> Iterator[str]:
         )
 
 
-def _counted(story: Story) -> tuple[int, int]:
-    """Return the iterations from the first to the last that is done, and the steps, summed over all ranks.
+def _counted(story: Story) -> tuple[int, int, int]:
+    """Return the iterations from the first to the last that is done, the steps, and by how much these may lag behind.
 
-    The first few steps of a generation are no sections (``num_warmup_iterations``).
+    The first two are sums over all ranks. Of an earlier release, the last step may have been closed and not be done
+    yet, and the first few steps of a generation are no sections (``num_warmup_iterations``).
     """
-    iterations = steps = 0
+    iterations = steps = lag = 0
     for _, member in story.members:
         for life in member.lives.values():
-            closed = life.times(STEP)
-            if closed and life.first_iteration is not None and life.done is not None:
-                iterations += life.done - life.first_iteration + 1
+            if life.first_iteration is None or life.done is None:
+                continue
+            if life.passed is not None:
+                steps += life.passed
+            elif closed := life.times(STEP):
                 steps += closed + max(story.launches[member.launch].warmup_steps, 0)
-    return iterations, steps
+                lag = 1
+            else:
+                continue
+            iterations += life.done - life.first_iteration + 1
+    return iterations, steps, lag

@@ -33,7 +33,7 @@ from resilience_core.protocol.cell_layout import (
     RESUMED_FROM,
     WENT_BACK,
 )
-from resilience_core.protocol.figures import DONE, FIRST_ITERATION, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP
+from resilience_core.protocol.figures import DONE, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, PASSED, note_first_step
 
 if sys.version_info >= (3, 11):
     from sys import exception
@@ -171,6 +171,7 @@ class RankMonitorClient(ClientLimits):
             raise self._first_use.not_open(name) from None
         if (error := exception()) is not None and id(error) != section.handled:
             note_error(error)  # while the section is still open
+            now = monotonic_ns()  # not before the exception was noted: reports tell by that what has left the section
         section.count = count = section.count + 1
         if (took := now - section.opened_ns) > section.longest_ns:
             section.longest_ns = took
@@ -259,17 +260,16 @@ class RankMonitorClient(ClientLimits):
 
     def note_first_step(self, iteration: int) -> None:
         """Report that the first training step of this process begins; of further calls, the first one counts."""
-        figures = self._state.figures
-        if not figures[FIRST_STEP]:
-            figures[FIRST_STEP] = monotonic_ns()
-            with contextlib.suppress(TypeError, ValueError):
-                figures[FIRST_ITERATION] = iteration
+        note_first_step(self._state.figures, iteration, monotonic_ns())
 
     def note_step_done(self) -> None:
-        """Report that the step of the last iteration is done; ignored inside :meth:`leaving_sections`."""
+        """Report that the step of the last iteration is done; inside :meth:`leaving_sections`, that it has ended."""
         state = self._state
+        state.steps_ended = ended = state.steps_ended + 1
         if not state.leaving or get_ident() not in state.leaving:
-            state.figures[DONE] = state.words[ITERATION]
+            figures = state.figures
+            figures[PASSED] = ended  # first: there are never fewer than the iterations tell
+            figures[DONE] = state.words[ITERATION]
 
     def note_evaluation(self, iteration: int) -> None:
         """Report at which iteration an evaluation step is; the training step before or after it may be of the same."""

@@ -14,7 +14,7 @@ import time
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.learned_limits import Seen
 from resilience_core.monitoring.saves_beside_steps import SavesBesideSteps
-from resilience_core.monitoring.section_state import FigureRow, Section
+from resilience_core.monitoring.section_state import FigureRow, Section, plausible
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import (
     CELL_SIZE,
@@ -24,7 +24,7 @@ from resilience_core.protocol.cell_layout import (
     RESUMED_FROM,
     SAVED,
 )
-from resilience_core.protocol.figures import figures_path, open_figures, private_figures, row_of
+from resilience_core.protocol.figures import PASSED, figures_path, open_figures, private_figures, row_of
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["ClientState", "deadline_after", "to_ns"]
@@ -63,6 +63,7 @@ class ClientState:
         "sections",
         "shared_word",
         "shares",
+        "steps_ended",
         "was_evaluation",
         "was_shut_down",
         "words",
@@ -77,6 +78,8 @@ class ClientState:
         """The file of figures beside the cell; private words where there is none."""
         self.rows: dict[int, FigureRow] = {}
         """By number."""
+        self.steps_ended = 0
+        """Training steps in this generation, whatever has ended them."""
         self.was_shut_down = False
         self.was_evaluation = False
         """A step of an evaluation was the last to report its iteration."""
@@ -106,6 +109,7 @@ class ClientState:
         """
         self.words = cell.words
         self.figures, self.rows = open_figures(figures_path(cell.path)), {}
+        self.steps_ended = plausible(self.figures[PASSED])
         self.shared_word = shared_word
         self._reset_sections()
         self._reset_intervals(now)

@@ -15,11 +15,16 @@ from resilience_core.protocol.figures import (
     TOOK,
 )
 
-__all__ = ["FigureRow", "Section"]
+__all__ = ["FigureRow", "Section", "plausible"]
 
 
 _LARGEST = 1 << 61
 """No count and no total of ours comes near it; more than that would be refused by a word at some time."""
+
+
+def plausible(word: int) -> int:
+    """Return what an earlier process has counted, 0 where that is damaged."""
+    return word if 0 <= word < _LARGEST else 0
 
 
 class FigureRow:
@@ -55,9 +60,7 @@ class FigureRow:
         self.left_opened_word, self.left_at_word = LEFT_OPENED + number, LEFT_AT + number
         words = [figures[word] for word in (self.took_word, self.close_calls_word, self.left_word, self.left_took_word)]
         words += figures[self.buckets_word : self.buckets_word + 64].tolist()
-        self.took_ns, self.close_calls, self.left, self.left_ns, *self.buckets = [
-            word if 0 <= word < _LARGEST else 0 for word in words
-        ]
+        self.took_ns, self.close_calls, self.left, self.left_ns, *self.buckets = map(plausible, words)
 
 
 class Section:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from resilience_core.protocol.cell_layout import ERROR_TEXT
 from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.figures import CHECKPOINTING
 
 __all__ = [
     "VERSION",
@@ -81,9 +82,13 @@ class ErrorRecord(NamedTuple):
         return (f"{self.type}: {lines[0]}" if lines else self.type) + where + before
 
     def is_current(self, view: CellView) -> bool:
-        """Return whether the rank has done nothing since; it caught the exception and went on otherwise."""
-        opened_ns = max((section.opened_ns for section in view.sections), default=0)
-        return opened_ns <= self.noted_ns and view.iteration in (-1, self.iteration)
+        """Return whether the rank has done nothing since; it caught the exception and went on otherwise.
+
+        One that saves after it has lost a peer has not gone on: the handler of the exception does that.
+        """
+        since = {section.name for section in view.sections if section.opened_ns > self.noted_ns}
+        is_as_before = not since or (self.is_consequence and since == {CHECKPOINTING})
+        return is_as_before and view.iteration in (-1, self.iteration)
 
     def raised_after(self, before: ErrorRecord) -> ErrorRecord:
         """Return the record with what the rank had raised, and caught, right before.

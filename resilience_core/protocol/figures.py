@@ -7,6 +7,8 @@ file belongs to one rank of one generation; whoever becomes the rank's process i
 Layout, native byte order, every number one aligned signed 64-bit word::
 
     word   0  MAGIC, written last when the file is made
+           1  how many training steps had ended when that of word 3 had, those too that an exception had left; 0 from
+              clients of earlier releases, which leave it alone
            2  iteration of the first training step, -1 until there was one
            3  iteration of the last training step that ended, -1 until one has
            4  when the first training step began, 0 until there was one
@@ -29,6 +31,13 @@ Layout, native byte order, every number one aligned signed 64-bit word::
 
 A section that an exception leaves has not done what it is for, and how long it was open may be how long it waited for a
 peer that had failed: its duration is none to set a limit by.
+
+How many steps there were (word 1) can be told by nothing else: iterations may count on by more than one, or begin
+anew, and ``step`` is closed for evaluation steps, and for saves within a step, too. Two shapes were considered. A count
+of the iterations that are left out would cost each step a comparison, and an evaluation that reports a number between
+two steps would hide some of them. To count the steps as they end costs a store, is right whatever they are numbered,
+and is known with heartbeats as well. The word was free, so files of this layout with and without it can be told apart
+by its value.
 
 The last row is that of all sections that find no other. A section is counted by its buckets alone, which spares the
 rank a store. Powers of two tell a duration to within a factor of two; the exact longest and total stand beside them.
@@ -65,6 +74,7 @@ __all__ = [
     "LONGEST_HEARTBEAT_GAP",
     "MAGIC",
     "NAMES_OFFSET",
+    "PASSED",
     "ROWS",
     "SAVES",
     "SAVES_KEPT",
@@ -73,6 +83,7 @@ __all__ = [
     "TOOK",
     "create_figures",
     "figures_path",
+    "note_first_step",
     "note_save",
     "open_figures",
     "private_figures",
@@ -81,7 +92,7 @@ __all__ = [
 
 MAGIC = 0x3330_5347_4946_5446  # "FTFIGS03" read as a little-endian word
 
-FIRST_ITERATION, DONE, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, SAVES = 2, 3, 4, 5, 6, 7
+PASSED, FIRST_ITERATION, DONE, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, SAVES = 1, 2, 3, 4, 5, 6, 7
 
 BESIDE = 8
 
@@ -179,6 +190,14 @@ def row_of(words: memoryview, name: str) -> int:
         if names[place] == raw:
             return row
     return ROWS - 1
+
+
+def note_first_step(words: memoryview, iteration: int, now_ns: int) -> None:
+    """Note that the first training step begins; of further calls, the first one counts."""
+    if not words[FIRST_STEP]:
+        words[FIRST_STEP] = now_ns
+        with contextlib.suppress(TypeError, ValueError):
+            words[FIRST_ITERATION] = iteration
 
 
 def note_save(words: memoryview, iteration: int, now_ns: int, checkpointing_ns: int) -> None:

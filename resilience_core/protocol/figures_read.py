@@ -25,13 +25,17 @@ from resilience_core.protocol.figures import (
     LONGEST_HEARTBEAT_GAP,
     MAGIC,
     NAMES_OFFSET,
+    PASSED,
     ROWS,
     SAVES,
     SAVES_KEPT,
     TOOK,
 )
 
-__all__ = ["RankFigures", "Save", "SectionFigures", "Steps", "read_figures", "read_steps"]
+__all__ = ["RankFigures", "Save", "SectionFigures", "Steps", "count_on_in_strides", "read_figures", "read_steps"]
+
+_CLEARLY = 1.25
+"""So many times the steps are more iterations than those explain whose ends nobody has noted."""
 
 
 class SectionFigures(NamedTuple):
@@ -77,6 +81,8 @@ class RankFigures(NamedTuple):
     sections: Mapping[str, SectionFigures]
     beside_ns: int = 0
     """How long ``checkpointing`` was open in all while steps went on; of those that were closed."""
+    passed: int | None = None
+    """How many training steps had ended when the last one that is done had, those too that an exception had left."""
 
 
 class Steps(NamedTuple):
@@ -87,6 +93,26 @@ class Steps(NamedTuple):
     """The iteration of the last one that ended."""
     first_step_ns: int
     """When the first one began."""
+    counted: int = 0
+    """How many had ended when the last one had; 0 where that was not counted."""
+
+    @property
+    def passed(self) -> int:
+        """How many there were: counted by their iterations, unless these count on by more than one, or begin anew."""
+        iterations = self.done - self.first_iteration + 1
+        return self.counted if count_on_in_strides(iterations, self.counted) else max(iterations, self.counted)
+
+
+def count_on_in_strides(iterations: int, counted: int | None) -> bool:
+    """Return whether iterations go on clearly further than steps were done: they are no steps then.
+
+    A step whose end nobody has noted, as one that was skipped, counts as passed by its iteration.
+
+    Args:
+        iterations: From the first one to the last one that is done.
+        counted: How many steps had ended by then; None or 0 where that was not counted.
+    """
+    return bool(counted) and iterations > _CLEARLY * (counted or 0)
 
 
 def read_figures(source: int | bytes) -> RankFigures | None:
@@ -118,6 +144,7 @@ def read_figures(source: int | bytes) -> RankFigures | None:
         saves=_saves(words),
         sections=_sections(words, source),
         beside_ns=words[BESIDE],
+        passed=words[PASSED] if words[PASSED] > 0 else None,
     )
 
 
@@ -137,7 +164,7 @@ def read_steps(descriptor: int) -> Steps | None:
     if len(raw) != FIRST_SAVE * 8:
         return None
     words = memoryview(raw).cast("q")
-    steps = Steps(words[FIRST_ITERATION], words[DONE], words[FIRST_STEP])
+    steps = Steps(words[FIRST_ITERATION], words[DONE], words[FIRST_STEP], max(words[PASSED], 0))
     return steps if words[0] == MAGIC and min(steps) >= 0 and steps.first_step_ns else None
 
 

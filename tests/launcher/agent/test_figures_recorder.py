@@ -43,6 +43,7 @@ class World:
             "first_step_ns": self.first_step.get(local_rank),
             "open": {},
             "beside_ns": 0,
+            "passed": closed,
             "sections": {"step": section},
             "local_rank": local_rank,
             "saves": [*self.saves],
@@ -94,6 +95,7 @@ def test_what_has_changed_is_in_each_line_and_all_of_it_in_the_first_and_each_th
     ]  # fmt: skip
     assert all(lines[number].ranks[10].sections == {} for number in range(1, 30))
     assert lines[4].ranks[11].sections["step"] == (2, 2, 1, 0, {}, 0, 0, 0, 0)
+    assert (lines[4].ranks[11].passed, lines[5].ranks[11].passed) == (2, 2)
     assert lines[30].ranks[11].sections["step"].durations == {1: 15}
 
 

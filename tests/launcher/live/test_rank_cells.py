@@ -15,7 +15,7 @@ from launcher.live.rank_cells import RankCells
 from launcher.live.rank_look import NO_MONITORING, OUT_OF_SECTION, OVER
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import NO_LIMIT, PID_NAMESPACE
-from resilience_core.protocol.figures import DONE, FIRST_ITERATION, FIRST_STEP
+from resilience_core.protocol.figures import DONE, FIRST_ITERATION, FIRST_STEP, PASSED
 from resilience_core.system.clock import NS_PER_SECOND
 
 MakeRun = Callable[..., Any]
@@ -204,6 +204,25 @@ def test_steps_in_a_second_come_from_the_figures_at_the_first_look(make_run: Mak
 
     assert first.steps_per_second == pytest.approx(4, rel=0.2)
     assert second.steps_per_second is None
+    cells.close()
+
+
+def test_steps_in_a_second_are_those_that_were_counted(make_run: MakeRun) -> None:
+    """Each has the number of the one before it and eight more."""
+    run = make_run()
+    run.start([0])
+    rank, figures, now_ns = run.ranks[0], run.ranks[0].figures, time.monotonic_ns()
+    figures[FIRST_ITERATION], figures[DONE], figures[FIRST_STEP] = 0, 39 * 8, now_ns - 10 * NS_PER_SECOND
+    figures[PASSED] = 40
+    rank.open("step", limit=10, age=0.5, iteration=40 * 8)
+    cells = RankCells(run.folder.path)
+    assert cells.look().ranks[0].steps_per_second == pytest.approx(40 / 9.5, rel=0.05)
+    for number, age in ((41, 0.25), (42, 0.0)):
+        figures[DONE], figures[PASSED] = number * 8 - 8, number
+        rank.close("step")
+        rank.open("step", limit=10, age=age, iteration=number * 8)
+        looked = cells.look().ranks[0].steps_per_second
+    assert looked == pytest.approx(4, rel=0.1)
     cells.close()
 
 

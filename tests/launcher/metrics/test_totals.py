@@ -68,12 +68,21 @@ def test_a_rank_is_served_once_also_while_it_changes_its_place() -> None:
 
 def test_steps_are_told_by_iterations_and_by_sections() -> None:
     closed = {"step": SectionTotals(0, 0, {10: 4, 11: 3})}
-    assert RankTotals.of(100, 108, closed).steps == 9  # two steps of the warm-up open no section
-    assert RankTotals.of(0, 2, closed).steps == 7  # the iterations of an epoch begin again
-    assert RankTotals.of(None, None, closed).steps == 7
-    assert RankTotals.of(0, 9, closed).steps == 10  # an exception has left some before the last one
-    assert RankTotals.of(5, 4, {}).steps == 0
-    assert RankTotals.of(3, None, {}).steps == 0
+    assert RankTotals.of(100, 108, None, closed).steps == 9  # two steps of the warm-up open no section
+    assert RankTotals.of(0, 2, None, closed).steps == 7  # the iterations of an epoch begin again
+    assert RankTotals.of(None, None, None, closed).steps == 7
+    assert RankTotals.of(0, 9, None, closed).steps == 10  # an exception has left some before the last one
+    assert RankTotals.of(5, 4, None, {}).steps == 0
+    assert RankTotals.of(3, None, None, {}).steps == 0
+
+
+def test_steps_are_those_that_the_rank_has_counted() -> None:
+    """Sections are closed for evaluation steps, and for saves within steps, too."""
+    closed = {"step": SectionTotals(0, 0, {10: 70})}
+    assert RankTotals.of(0, 39, 40, closed).steps == 40
+    assert RankTotals.of(0, 78, 40, closed).steps == 40  # every second number
+    assert RankTotals.of(0, 9, 40, closed).steps == 40  # the iterations of an epoch begin again
+    assert RankTotals.of(0, 39, 38, closed).steps == 40  # of two that were left out nobody has noted the end
 
 
 @given(some.lists(some.tuples(some.integers(0, 6), some.integers(0, 2), some.integers(0, 50)), max_size=40))

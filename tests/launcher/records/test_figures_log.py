@@ -36,6 +36,7 @@ from resilience_core.protocol.figures import (
     LEFT_OPENED,
     LEFT_TOOK,
     LONGEST,
+    PASSED,
     TOOK,
     create_figures,
     figures_path,
@@ -64,6 +65,7 @@ def raw(tmp_path: Path) -> tuple[bytes, bytes]:
     row = row_of(figures, "step")
     figures[LEFT + row], figures[LEFT_TOOK + row] = 3, 7
     figures[LEFT_OPENED + row], figures[LEFT_AT + row] = 8, 9
+    figures[PASSED] = 18
     figures[DONE], figures[TOOK + row], figures[LONGEST + row], figures[BUCKETS + 64 * row + 21] = 16, 9, 2, 16
     note_save(figures, 15, 140, 7)
     return Path(cell.path).read_bytes(), Path(figures_path(cell.path)).read_bytes()
@@ -79,7 +81,7 @@ def test_a_line_says_what_the_rank_has_stored(raw: tuple[bytes, bytes], tmp_path
     assert (line.t_ns, line.generation, line.is_full, line.is_last) == (300, 2, True, True)
     assert (line.node, bool(line.boot), bool(line.time)) == (os.uname().nodename, True, True)
     told = line.ranks[5]
-    assert (told.iteration, told.done, dict(told.open)) == (17, 16, {"step": 200})
+    assert (told.iteration, told.done, told.passed, dict(told.open)) == (17, 16, 18, {"step": 200})
     assert told.sections["step"] == (16, 9, 2, 0, {21: 16}, 3, 7, 8, 9)
     details = told.details
     assert details is not None
@@ -119,7 +121,7 @@ def test_a_line_that_is_not_full_has_no_details(raw: tuple[bytes, bytes], tmp_pa
     facts = {"iteration": 3, "done": None, "open": {}, "sections": sections}
     log.write(FIGURES, generation=0, is_full=False, is_last=False, ranks={"0": facts})
     (line,) = read_figure_lines(tmp_path)
-    assert line.ranks[0].details is None
+    assert (line.ranks[0].details, line.ranks[0].passed) == (None, None)
     assert line.ranks[0].sections["step"] == (3, 4, 2, 1, {}, 0, 0, 0, 0)  # as lines of earlier releases
 
 

@@ -80,6 +80,41 @@ def test_with_heartbeats_nothing_tells_of_a_stride(tmp_path: Path) -> None:
     assert reported(run).ledger.steps == 39
 
 
+def counted(run: InventedRun, *, evaluation: int = 0) -> None:
+    """Let the ranks have counted their steps, and have closed ``step`` for so many of an evaluation after each."""
+    path = run.folders[0] / "figures.jsonl"
+    lines, first = [json.loads(line) for line in path.read_text().splitlines()], {}
+    for line in lines:
+        for rank, facts in line["ranks"].items():
+            key = line["generation"], rank
+            first[key] = facts.get("first_iteration") if line["is_full"] else first.get(key)
+            done = facts["done"]
+            facts["passed"] = done - first[key] + 1 if done is not None and first[key] is not None else None
+            if "step" in facts["sections"]:
+                facts["sections"]["step"]["closed"] *= 1 + evaluation
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("has_sections", [True, False])
+@pytest.mark.parametrize("stride", [1, 2, 8])
+def test_ranks_that_count_their_steps_tell_of_a_stride_whatever_else_is_a_section(
+    tmp_path: Path, stride: int, has_sections: bool
+) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1), Failure(33, 0)], steps=50)
+    counted(run, evaluation=stride)
+    with_a_stride(run, stride, has_sections=has_sections)
+    ledger = reported(run).ledger
+    whole = (50, run.truth.repeated)
+    assert (ledger.steps, ledger.repeated) == (whole if stride == 1 else (None, None))
+
+
+def test_two_steps_of_ranks_that_count_them_tell_of_a_stride(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=1, failures=0, steps=2)
+    counted(run)
+    with_a_stride(run, 2)
+    assert reported(run).ledger.steps is None
+
+
 def test_a_run_that_begins_with_the_next_stride_is_no_reason_to_miss_another(tmp_path: Path) -> None:
     runs = invent_runs(tmp_path, 2, has_saves=False)
     with_a_stride(runs[0], 8)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from adapters.ddp import FaultTolerance
 from resilience_core import RankMonitorClient
 from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import RunContext
@@ -19,7 +20,16 @@ from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
 from resilience_core.plugins.section_monitor import SectionMonitor
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import MAX_SECTIONS, SHARED_SECTION
-from resilience_core.protocol.figures import BUCKETS, CLOSE_CALLS, LEFT, LEFT_TOOK, TOOK, create_figures, figures_path
+from resilience_core.protocol.figures import (
+    BUCKETS,
+    CLOSE_CALLS,
+    LEFT,
+    LEFT_TOOK,
+    PASSED,
+    TOOK,
+    create_figures,
+    figures_path,
+)
 from resilience_core.protocol.figures_read import RankFigures, Save, read_figures
 from resilience_core.testing import FakeClock
 
@@ -29,8 +39,8 @@ S = 1_000_000_000
 class Rank:
     """A client with figures."""
 
-    def __init__(self, client: RankMonitorClient, clock: FakeClock, descriptor: int) -> None:
-        self.client, self.clock, self._descriptor = client, clock, descriptor
+    def __init__(self, client: RankMonitorClient, clock: FakeClock, path: str) -> None:
+        self.client, self.clock, self.path, self._descriptor = client, clock, path, create_figures(path)
 
     @property
     def figures(self) -> RankFigures:
@@ -52,7 +62,7 @@ def start(rank_environment: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
 
     def start(is_monitored: bool = True, **settings: Any) -> Rank:
         cell = rank_environment(capture_stacks=False, **settings)
-        rank = Rank(client, clock, create_figures(figures_path(cell.path)))
+        rank = Rank(client, clock, figures_path(cell.path))
         if is_monitored:
             client.init_workload_monitoring()
         return rank
@@ -238,6 +248,43 @@ def test_the_first_step_and_the_last_that_has_ended_are_told(
     figures = rank.figures
     assert (figures.first_iteration, figures.first_step_ns, figures.done) == (40, begun, 44)
     bus.teardown(reason="error")
+
+
+@pytest.mark.parametrize("api", ["sections", "heartbeats"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_steps_are_counted_whatever_they_are_numbered_and_whatever_is_done_between(
+    start: Callable[..., Rank], api: Any, stride: int
+) -> None:
+    rank = start(is_monitored=False)
+    ft = FaultTolerance(bus=EventBus(), client=rank.client, api=api)
+    rank.client.init_workload_monitoring()
+    with ft.run(RunContext(rank=0, local_rank=0, world_size=1)):
+        assert rank.figures.passed is None
+        for number in range(6):
+            with contextlib.suppress(ValueError), ft.step(number * stride):
+                with ft.checkpoint(number * stride):
+                    pass
+                if number in (2, 5):
+                    raise ValueError
+            for index in range(3):
+                with ft.eval_step((number + 1) * stride, index):
+                    pass
+        # Of what the last exception has left, nothing tells yet that training has passed it.
+        assert (rank.figures.first_iteration, rank.figures.done, rank.figures.passed) == (0, 4 * stride, 5)
+
+
+def test_steps_are_counted_on_when_monitoring_begins_again(start: Callable[..., Rank]) -> None:
+    rank = start()
+    for value in (7, -1, 2**63 - 1):
+        rank.client.note_iteration(0)
+        rank.client.note_step_done()
+        rank.client.shutdown_workload_monitoring()
+        with open(rank.path, "r+b") as file:
+            file.seek(8 * PASSED)
+            file.write(value.to_bytes(8, sys.byteorder, signed=True))
+        rank.client.init_workload_monitoring()
+        rank.client.note_step_done()
+        assert rank.figures.passed == (8 if value == 7 else 1)
 
 
 def test_a_save_on_the_bus_is_told(start: Callable[..., Rank]) -> None:

@@ -12,6 +12,8 @@ import pytest
 from adapters.ddp import FaultTolerance
 from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import RunContext
+from resilience_core.monitoring import client as client_module
+from resilience_core.monitoring.error_capture import note_error
 from resilience_core.plugins.section_monitor import SectionMonitor
 from resilience_core.protocol.cell_layout import ERROR_TEXT
 from resilience_core.protocol.error_record import parse_error
@@ -73,6 +75,26 @@ def test_a_section_that_is_closed_on_the_way_of_an_exception_is_left_by_it(start
     except ValueError:
         rank.client.end_section("step")
     assert counts_of(rank, "step") == (0, 0, 0, 2, 110 * S)
+
+
+def test_a_section_is_left_no_sooner_than_its_exception_is_noted(
+    start: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report tells by this which exception has left it; to note one takes some time."""
+    rank = start()
+
+    def note_slowly(error: BaseException) -> None:
+        rank.clock.advance(0.25)
+        note_error(error)
+
+    monkeypatch.setattr(client_module, "note_error", note_slowly)
+    with pytest.raises(ValueError, match="out of data"):
+        close_in_finally(rank, 50.0)
+    cell = rank.client._connection._state.cell
+    assert cell is not None
+    record, step = parse_error(cell.read_text(ERROR_TEXT)), rank.figures.sections["step"]
+    assert record is not None
+    assert step.left_opened_ns <= record.at_ns <= step.left_at_ns == cell.view().last_sign_ns
 
 
 def test_what_is_opened_while_an_exception_is_handled_counts_unless_another_one_leaves_it(

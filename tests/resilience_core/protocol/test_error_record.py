@@ -276,6 +276,27 @@ def test_what_has_happened_since_makes_a_record_stale(cell: Cell) -> None:
     assert not record.is_current(view._replace(iteration=7))
 
 
+@pytest.mark.parametrize(
+    ("message", "section", "is_current"),
+    [
+        ("Connection closed by peer", "checkpointing", True),
+        ("Connection closed by peer", "step", False),
+        ("CUDA error", "checkpointing", False),
+    ],
+)
+def test_a_rank_that_saves_after_it_has_lost_a_peer_has_not_gone_on(
+    cell: Cell, message: str, section: str, is_current: bool
+) -> None:
+    note_error(raised(RuntimeError(message)))
+    record = left(cell)
+    assert record is not None
+    for name in (section, "data") if not is_current else (section,):
+        word = cell.add_section(name)
+        cell.words[word + 1], cell.words[word] = record.noted_ns + 1, record.noted_ns + 9
+        assert record.is_current(cell.view()) is is_current
+    assert not record.is_current(cell.view()._replace(iteration=7))
+
+
 def test_a_thread_that_dies_is_named(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
     hook = threading.excepthook  # pytest has its own in front of ours
 

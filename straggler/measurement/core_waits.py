@@ -1,7 +1,7 @@
 """How long a thread has been ready to run and waited for a core.
 
 From ``/proc/thread-self/schedstat`` (second number: nanoseconds, Documentation/scheduler/sched-stats). A thread that
-reads its own number is running, so the number is up to date. A reading takes about a microsecond.
+reads its own number is running, so the number is up to date. A reading takes 1 to 2 microseconds.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _LONGEST_LINE = 128
 
 
 class CoreWaits:
-    """Reads this of the thread that makes it.
+    """Reads how long the thread that makes it has waited for a core.
 
     Args:
         proc: Where the kernel tells of processes.

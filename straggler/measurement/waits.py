@@ -95,6 +95,10 @@ class WaitClock:
         if core_ns is not None and (now := self.core_ns()) is not None:
             self._within_ns += now - core_ns
 
+    def close(self) -> None:
+        """Read no more how long the thread waits for a core."""
+        self._cores.close()
+
     def end_window(self) -> None:
         """Decide by the window that ends whether the next one looks at waits for a core."""
         (began, before), now = self._known, self._cores.read_ns()

@@ -138,6 +138,8 @@ class WatchedWaits:
         """Watch no longer, and put back what was replaced for it."""
         if self._stop is not None:
             self._stop()
+        if self.clock is not None:
+            self.clock.close()
 
 
 def has_group() -> bool:

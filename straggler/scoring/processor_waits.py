@@ -24,10 +24,9 @@ waits were measured for each sample, a rest of up to 12 % of the waits themselve
 What a cell was found to be holds until ``_CONTRARY`` windows in a row say otherwise. A window in which a WAITED cell is
 under its bar says nothing, since an average falls later than the waits end. The row of the GPU is never explained.
 
-The constants were chosen on live runs of four gloo ranks beside two or three busy processes on two cores, on
-2026-11-27: the medians of equal ranks differed by 7 to 45 % with the waits, by 2 to 8 % without. Of what
-``benchmarks/straggler_jobs.py`` plays, ``--only equal`` shows what is left. The price is that on such a machine a rank
-that computes longer is named up to half a minute later.
+The constants were chosen on live runs of four gloo ranks beside two busy processes on two cores;
+``python -m benchmarks.straggler_jobs --only equal --minutes 4`` shows what is left. The price is that on such a machine
+a rank that computes longer is named up to half a minute later.
 
 **Lasting waits.** A machine that is crowded for good makes a straggler that has to be told. A rank that was explained
 in ``MOST_EXPLAINED`` of the last ``PERIODS`` periods, and has waited in all of them for 5 % of its time more than the

@@ -22,14 +22,6 @@ class Model:
         return cls()
 
 
-@pytest.fixture
-def detector():
-    made = Detector()
-    made.initialize(probes=[CpuWallProbe()])
-    yield made
-    made.shutdown()
-
-
 def test_calls_are_timed_and_answered(detector):
     model = Model()
     detector.wrap_callables([CallableId(model, "forward")])

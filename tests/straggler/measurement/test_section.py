@@ -17,14 +17,6 @@ def drained(section):
     return samples.durations(), samples.arrivals()
 
 
-@pytest.fixture
-def detector():
-    made = Detector()
-    made.initialize(probes=[CpuWallProbe()])
-    yield made
-    made.shutdown()
-
-
 def test_each_entry_is_one_sample():
     section = Section("s", SectionClock())
     for _ in range(5):

@@ -1,5 +1,6 @@
 """Which time counts as waiting for other ranks. A real process group of one rank: what is watched is torch itself."""
 
+import os
 import threading
 import time
 
@@ -209,10 +210,29 @@ def test_waits_for_a_core_within_waits_for_others_are_not_the_ranks_own(group):
     assert clock.core_ns() == 400
 
 
-@pytest.mark.parametrize("call", ["all_reduce", "backward"])
-def test_a_core_that_is_waited_for_in_a_collective_is_not_the_ranks_own(group, call):
+def test_a_core_that_is_waited_for_in_a_collective_is_not_the_ranks_own(group, monkeypatch):
     cores = Cores()
     clock = WaitClock(cores)
+    wait = dist.Work.wait
+
+    def late(*arguments):  # the collective is over, and it takes the thread 70 ns to get a core again
+        cores.now += 70
+        return wait(*arguments)
+
+    monkeypatch.setattr(dist.Work, "wait", late)
+    stop = watch(clock)
+    dist.all_reduce(ones())
+    cores.now += 30
+    stop()
+    assert (clock.seen, cores.now, clock.core_ns()) == (1, 100, 30)
+
+
+def test_a_core_that_is_waited_for_at_the_end_of_a_backward_pass_is_not_the_ranks_own(group):
+    cores = Cores()
+    clock = WaitClock(cores)
+
+    def wait():
+        cores.now += 70
 
     class Late(torch.autograd.Function):
         @staticmethod
@@ -221,27 +241,23 @@ def test_a_core_that_is_waited_for_in_a_collective_is_not_the_ranks_own(group, c
 
         @staticmethod
         def backward(ctx, gradient):
-            cores.now += 30  # its own work: before the wait at the end of the backward pass
+            cores.now += 30  # its own work
+            torch.autograd.Variable._execution_engine.queue_callback(wait)  # as DDP queues its wait
             return gradient
 
     stop = watch(clock)
-    original = dist.Work.wait
-    try:
-        if call == "all_reduce":
-            # What is watched calls the original, which here takes the thread 70 ns to get a core again.
-            work = dist.all_reduce(ones(), async_op=True)
-            cores.now += 30
-            before = clock.core_ns()
-            cores.now += 70
-            clock.add(100, before)
-            work.wait()
-        else:
-            made = model()
-            made(Late.apply(torch.ones(1, 2, requires_grad=True))).sum().backward()
-    finally:
-        stop()
-    assert clock.core_ns() == 30
-    assert dist.Work.wait is not original
+    model()(Late.apply(torch.ones(1, 2, requires_grad=True))).sum().backward()
+    stop()
+    assert (cores.now, clock.core_ns()) == (100, 30)
+
+
+def test_a_clock_that_is_stopped_holds_no_descriptor(group):
+    before = len(os.listdir("/proc/self/fd"))
+    waits = WatchedWaits(2)
+    assert len(os.listdir("/proc/self/fd")) == before + waits.clock.tells_cores
+    waits.stop()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert waits.clock.core_ns() is None
 
 
 def test_nobody_looks_at_cores_that_are_not_waited_for():

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from straggler import CallableId, Detector, Statistic
-from straggler.probes.cpu_wall import CpuWallProbe
+from straggler import CallableId, Statistic
 
 INPUT = torch.ones(2, 4)
 
@@ -44,14 +43,6 @@ def with_own_forward():
     model = Net()
     model.forward = types.MethodType(Net.forward, model)
     return model
-
-
-@pytest.fixture
-def detector():
-    made = Detector()
-    made.initialize(probes=[CpuWallProbe()])
-    yield made
-    made.shutdown()
 
 
 def calls(detector):

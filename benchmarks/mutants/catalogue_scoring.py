@@ -105,6 +105,13 @@ MUTANTS_OF_SCORING = (
         _WAITS,
     ),
     Mutant(
+        "ranks that are alike by their node count as so many values",
+        "straggler/scoring/track.py",
+        "        alike = peers.node_means(average)\n",
+        "        alike = None\n",
+        _SCALES,
+    ),
+    Mutant(
         "how few peers differ is taken from one window",
         "straggler/scoring/track.py",
         "np.where(sizes < TAIL_RANKS, self._level[place].squares(sizes), 0.0)",

@@ -101,6 +101,15 @@ def test_a_node_that_is_slower_by_nature_is_not_named_and_a_rank_within_it_is():
     assert named(play(3, noise=0.005, nature=nature, groups=groups)[-1]) == [41]
 
 
+def test_a_node_within_the_spread_of_all_nodes_names_none_of_its_ranks():
+    """Counted as 64 ranks these values are sure of the last node; there are only eight of them."""
+    nodes = np.arange(RANKS) // 8
+    groups = PeerGroups(np.zeros(RANKS, dtype=np.int64), nodes)
+    nature = np.array([0.966, 0.968, 0.977, 1.023, 0.969, 0.969, 0.988, 1.042])[nodes][None, :]
+    found = [named(window) for window in play(24, noise=0.005, nature=nature, groups=groups)]
+    assert found == [[]] * 24
+
+
 def test_undeclared_stages_are_said_and_none_is_slow():
     nature = np.repeat([1.0, 1.0, 1.0, 1.5], RANKS // 4)[None, :]
     window = play(12, noise=0.01, nature=nature)[-1]

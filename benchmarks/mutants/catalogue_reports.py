@@ -24,6 +24,7 @@ _LOST = "launcher/reports/lost_work.py"
 _TOGETHER = "launcher/reports/story.py"
 _MEMBERS = "launcher/reports/members.py"
 _LET_GO = "launcher/reports/let_go.py"
+_LINEAGE = ("tests/launcher/reports/test_lineage.py",)
 
 MUTANTS_OF_REPORTS = (
     Mutant(
@@ -895,11 +896,74 @@ MUTANTS_OF_REPORTS = (
         _COMMAND,
     ),
     Mutant(
-        "what was lost and is not done again yet is kept",
+        "what was done again counts as kept twice",
         "launcher/reports/lost_work.py",
-        "    if own is None or not begun or min(begun) > own[1]:\n",
-        "    if True:\n",
-        ("tests/launcher/reports/test_running.py",),
+        "    end = end if generation.is_silent else min(end, own[1])\n",
+        "    end = max(end, own[1])\n",
+        ("tests/launcher/reports/test_lineage.py", "tests/launcher/reports/test_running.py"),
+    ),
+    Mutant(
+        "what led to nothing counts as gone on from",
+        "launcher/reports/lost_work.py",
+        "    elif first is not None:\n        return Loss(Kept.NOTHING)\n",
+        "",
+        _LINEAGE,
+    ),
+    Mutant(
+        "the lowest later begin tells what was kept",
+        "launcher/reports/lost_work.py",
+        "    if after is not None:\n",
+        "    if False:\n",
+        _LINEAGE,
+    ),
+    Mutant(
+        "who has come so far is believed before who has saved",
+        "launcher/reports/lineage.py",
+        "    found = saved if saved is not None else came if came is not None else max(worked, default=None)\n",
+        "    found = came if came is not None else max(worked, default=None)\n",
+        _LINEAGE,
+    ),
+    Mutant(
+        "the last generation before is gone on from",
+        "launcher/reports/lineage.py",
+        "    found = saved if saved is not None else came if came is not None else max(worked, default=None)\n",
+        "    found = max(worked, default=None)\n",
+        _LINEAGE,
+    ),
+    Mutant(
+        "whose checkpoint it was is never uncertain",
+        "launcher/reports/lineage.py",
+        "    is_about = saved is not None and came is not None and came > saved\n",
+        "    is_about = False\n",
+        _LINEAGE,
+    ),
+    Mutant(
+        "a generation has come no further than its last line tells",
+        "launcher/reports/lineage.py",
+        "    return generation.is_open_ended or (",
+        "    return (",
+        _LINEAGE,
+    ),
+    Mutant(
+        "of two saves of one number the earlier one is gone on from",
+        "launcher/reports/lineage.py",
+        "for n in reversed(savers.get(number, ()))",
+        "for n in savers.get(number, ())",
+        _LINEAGE,
+    ),
+    Mutant(
+        "an uncertain origin leaves what was lost exact",
+        "launcher/reports/lost_work.py",
+        "any(origin.is_about for index, origin in after.items() if index <= number < origin.number)",
+        "False",
+        _LINEAGE,
+    ),
+    Mutant(
+        "an uncertain origin leaves the counts exact",
+        "launcher/reports/held.py",
+        "        if origin.is_about:\n",
+        "        if False:\n",
+        _LINEAGE,
     ),
     Mutant(
         "the steps until the first save of a generation tell nothing of how often it saves",
@@ -939,8 +1003,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "how other checkpoints are numbered tells nothing",
         "launcher/reports/held.py",
-        "            if former is not None and _has_done(generations[former], first - 1):\n",
-        "            if False:\n",
+        "        and _has_done(story.generations[origin.number], other.first_iteration - 1)\n",
+        "        and False\n",
         ("tests/launcher/reports/test_held.py",),
     ),
     Mutant(

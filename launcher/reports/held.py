@@ -10,44 +10,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.reports.formats import rank_list
+from launcher.reports.lineage import (
+    Origin,
+    first_after_a_save,
+    held_by,
+    odd_runs,
+    origins,
+    saves_of,
+    shift_of,
+    way,
+)
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import counts_in_strides
 
-__all__ = ["first_after_a_save", "odd_runs", "of_what_is_held", "unsaved_stop", "with_held"]
-
-
-def odd_runs(story: Story) -> frozenset[int]:
-    """Return the runs in which iterations do not count on through."""
-    return frozenset(
-        run for run, numbers in enumerate(story.runs) if any(story.launches[number].went_back for number in numbers)
-    )
-
-
-def first_after_a_save(story: Story) -> int:
-    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show."""
-    return next((shift for each in story.generations if (shift := _shift(each)) is not None), 0)
-
-
-def _shift(generation: JobGeneration) -> int | None:
-    first, resumed_from = generation.first_iteration, generation.resumed_from
-    if first is None or resumed_from is None or first - resumed_from not in (0, 1):
-        return None
-    return first - resumed_from
+__all__ = ["of_what_is_held", "unsaved_stop", "with_held"]
 
 
 def with_held(story: Story) -> Story:
     """Return a story in which a generation has done what a checkpoint of it holds that counts as kept."""
     if counts_in_strides(story):
         return story
-    odd, generations = odd_runs(story), list(story.generations)
-    for number, resumed in enumerate(story.generations):
-        held = _held_by(story, resumed)
-        if held is None or resumed.run in odd:
+    odd, generations, known = odd_runs(story), list(story.generations), origins(story)
+    for resumed, origin in zip(story.generations, known, strict=True):
+        held = held_by(story, resumed)
+        if origin is None or held is None:
             continue
-        former = _went_on_from(generations[:number], held, odd)
-        if former is not None:
-            is_told = resumed.resumed_from is not None and _is_numbering_known(story, resumed)
-            generations[former] = _with_done(story, generations[former], held, resumed, is_told=is_told)
+        is_told = resumed.resumed_from is not None and _is_numbering_known(story, known, resumed)
+        own = _with_done(story, generations[origin.number], held, resumed, is_told=is_told)
+        if origin.is_about:
+            own = own._replace(is_done_about=True)
+        generations[origin.number] = own
     last = _last(story)
     if last is not None and generations[last].run not in odd:
         generations[last] = _with_last_save(story, generations[last])
@@ -69,54 +61,33 @@ def unsaved_stop(story: Story) -> tuple[JobGeneration, int] | None:
     if (last := _last(story)) is None or story.generations[last].run in odd_runs(story):
         return None
     own = story.generations[last]
-    saves = [*_saves(own), *([own.resumed_from] if own.resumed_from is not None else [])]
+    saves = [*saves_of(own), *([own.resumed_from] if own.resumed_from is not None else [])]
     if not own.is_stopped_on_purpose or not saves or own.done is None:
         return None
     held = max(saves) - 1 + first_after_a_save(story)
     return (own, max(saves)) if own.done > held else None
 
 
-def _saves(generation: JobGeneration) -> list[int]:
-    return [number for member in generation.members for life in member.lives.values() for number in life.saves]
-
-
-def _held_by(story: Story, resumed: JobGeneration) -> int | None:
-    """Return the last iteration in the state that a generation has begun with, as far as it is known."""
-    if resumed.first_iteration is not None:
-        return resumed.first_iteration - 1
-    return resumed.resumed_from - 1 + first_after_a_save(story) if resumed.resumed_from is not None else None
-
-
-def _went_on_from(earlier: Sequence[JobGeneration], held: int, odd: frozenset[int]) -> int | None:
-    """Return the index of the generation that has come to a state; None where none is known to have worked on it."""
-    for index in reversed(range(len(earlier))):
-        first = earlier[index].first_iteration
-        if first is not None and first <= held and earlier[index].run not in odd:
-            return index
-    return None
-
-
 def _has_done(generation: JobGeneration, iteration: int) -> bool:
     return generation.done is not None and generation.done >= iteration
 
 
-def _is_numbering_known(story: Story, resumed: JobGeneration) -> bool:
+def _is_numbering_known(story: Story, known: Sequence[Origin | None], resumed: JobGeneration) -> bool:
     """Return whether the state that a generation has loaded holds all before its first iteration.
 
     A checkpoint of iteration 19 after which training goes on with 20 may hold 19, or a script has left 19 out, as one
     that failed. Other resumes tell which, where all steps before them are known to have been done.
     """
-    shift = _shift(resumed)
+    shift = shift_of(resumed)
     if shift != 1:
         return shift == 0
-    generations = story.generations
-    for number, other in enumerate(generations):
-        first = other.first_iteration
-        if first is not None and _shift(other) == shift:
-            former = _went_on_from(generations[:number], first - 1, frozenset())
-            if former is not None and _has_done(generations[former], first - 1):
-                return True
-    return False
+    return any(
+        origin is not None
+        and other.first_iteration is not None
+        and shift_of(other) == shift
+        and _has_done(story.generations[origin.number], other.first_iteration - 1)
+        for other, origin in zip(story.generations, known, strict=True)
+    )
 
 
 def _with_done(story: Story, own: JobGeneration, held: int, resumed: JobGeneration, *, is_told: bool) -> JobGeneration:
@@ -137,7 +108,7 @@ def _with_done(story: Story, own: JobGeneration, held: int, resumed: JobGenerati
 
 def _with_last_save(story: Story, own: JobGeneration) -> JobGeneration:
     """Return the last generation that has worked; its last save counts as kept where it has failed."""
-    saves = _saves(own)
+    saves = saves_of(own)
     held = max(saves, default=-1) - 1 + first_after_a_save(story)
     has_begun = own.iteration is not None and held <= own.iteration
     if not saves or not own.has_failed or not has_begun or _has_done(own, held) or own.is_cut or own.is_silent:
@@ -163,6 +134,13 @@ def of_what_is_held(story: Story) -> Iterator[str]:
             f"generation(s) {rank_list(about)}: training has gone on beyond the last step that all ranks are known to "
             "have done, as where a rank that is ahead of others has saved, or steps were skipped: how many steps were "
             "kept and done again is about right only"
+        )
+    unclear = [story.generations[number].number for number, after in sorted(way(story).after.items()) if after.is_about]
+    if unclear:
+        yield (
+            f"training has gone on from a checkpoint of generation(s) {rank_list(unclear)}, or from one of a later "
+            "generation that had come as far: that has noted no such save, or its last lines are missing. How many "
+            "steps were kept and done again, and what was lost, is about right only"
         )
     if (stopped := unsaved_stop(story)) is not None:
         own, save = stopped

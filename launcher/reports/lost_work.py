@@ -10,13 +10,13 @@ have done. What they have lost is known where the save is; otherwise it is known
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from launcher.reports.doubts import is_doubtful
-from launcher.reports.held import first_after_a_save, odd_runs, unsaved_stop
+from launcher.reports.held import unsaved_stop
+from launcher.reports.lineage import Origin, begin_of, first_after_a_save, odd_runs, saves_of, way
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
@@ -72,7 +72,7 @@ def losses(story: Story) -> list[Loss]:
     generations = story.generations
     odd = odd_runs(story)
     stopped = unsaved_stop(story)
-    are_steps, found = not counts_in_strides(story), []
+    are_steps, after, found = not counts_in_strides(story), way(story).after, []
     for number, generation in enumerate(generations):
         if generation.run in odd:
             is_well = number + 1 == len(generations) and _final(story, generation, None).kept is Kept.ALL
@@ -82,13 +82,14 @@ def losses(story: Story) -> list[Loss]:
         later = [each for each in generations[number + 1 :] if each.run not in odd]
         is_counted = not _is_uncounted(story, generation)
         repeated = _repeated(story, generation, later) if are_steps else None
-        loss = _loss(story, generation, later)
+        loss = _loss(story, generation, later, after.get(number))
         if loss.is_final and not is_counted:
             repeated = None  # nothing tells whether there is anything to be done again
         is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
         is_open = loss.kept is Kept.ALL and is_loss_open(story, generation)
         is_about = is_open or (loss.is_final and is_end_about)
         is_about |= stopped is not None and stopped[0] is generation
+        is_about |= any(origin.is_about for index, origin in after.items() if index <= number < origin.number)
         found.append(
             loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
         )
@@ -113,20 +114,24 @@ def _is_uncounted(story: Story, generation: JobGeneration) -> bool:
     return has_worked or not story.has_steps  # where others tell of steps, it came to none
 
 
-def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration]) -> Loss:
+def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration], after: Origin | None) -> Loss:
+    """Return what became of a generation's work; ``after`` is which has gone on from it on the way to the last one."""
     first, is_uncounted = generation.first_iteration, _is_uncounted(story, generation)
     if not any(member.lives for member in generation.members):
         return Loss(Kept.UNKNOWN)
     if first is None and not is_uncounted:
         return Loss(Kept.ALL)
-    successors = [(begin, each) for each in later if (begin := _begin(each)) is not None]
+    successors = [(begin, each) for each in later if (begin := begin_of(each)) is not None]
     if not successors:
         has_gone_on = any(_is_uncounted(story, each) or hides_its_begin(each) for each in later)
         return Loss(Kept.UNKNOWN) if has_gone_on else _final(story, generation, first)
     again, resumed = min(successors, key=lambda pair: pair[0])
-    if first is not None and again <= first:
+    if after is not None:
+        resumed = story.generations[after.number]
+        again = next(begin for begin, each in successors if each is resumed)
+    elif first is not None:
         return Loss(Kept.NOTHING)
-    saves = _saves(generation)
+    saves = saves_of(generation)
     around = () if resumed.first_iteration is None else (again, again - 1)
     for number in (resumed.resumed_from, *around):
         if number is not None and number in saves:
@@ -146,12 +151,6 @@ def _is_untold(generation: JobGeneration) -> bool:
     return generation.is_open_ended and not any(member.lives for member in generation.members)
 
 
-def _begin(generation: JobGeneration) -> int | None:
-    """Return with which iteration a generation has begun, as far as that is known."""
-    known = (generation.first_iteration, generation.resumed_from, generation.lowest_iteration)
-    return next((each for each in known if each is not None), None)
-
-
 def _final(story: Story, generation: JobGeneration, first: int | None) -> Loss:
     """Return what became of the work of a generation that nothing has gone on from."""
     launches = [story.launches[member.launch] for member in generation.members]
@@ -161,18 +160,14 @@ def _final(story: Story, generation: JobGeneration, first: int | None) -> Loss:
     )
     if is_well:
         return Loss(Kept.ALL)
-    if saves := _saves(generation):
+    if saves := saves_of(generation):
         return Loss(Kept.SAVE, max(saves), is_final=True)
     if first is None:
         return Loss(Kept.UNKNOWN, is_final=True)
-    reports_saves = any(_saves(each) or each.resumed_from is not None for each in story.generations)
+    reports_saves = any(saves_of(each) or each.resumed_from is not None for each in story.generations)
     if reports_saves or first <= min(each.first_iteration or 0 for each in story.generations):
         return Loss(Kept.NOTHING, is_final=True)
     return Loss(Kept.UNKNOWN, is_final=True)
-
-
-def _saves(generation: JobGeneration) -> set[int]:
-    return {iteration for member in generation.members for life in member.lives.values() for iteration in life.saves}
 
 
 def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None, bool]:
@@ -269,29 +264,23 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
             least = loss.iteration + first_after_a_save(story)
         elif loss.is_final and loss.kept is Kept.NOTHING:
             least = generation.first_iteration
-    done = _union(
-        _before(_kept_interval(generation, successor), story.generations[number + 1 :])
-        for number, (generation, successor) in enumerate(
-            itertools.zip_longest(story.generations, story.generations[1:])
-        )
+    ways = way(story)
+    own = (
+        _kept_interval(generation, story.generations[after.number] if after is not None else None)
+        for number, generation in enumerate(story.generations)
+        if (after := ways.after.get(number)) is not None or number == ways.last
     )
-    return sum(max(0, (last if least is None else min(last, least - 1)) - first + 1) for first, last in done)
-
-
-def _before(own: Interval | None, later: Iterable[JobGeneration]) -> Interval | None:
-    """Return what is kept of what a generation has done: the rest, later ones have done again, or are going to."""
-    begun = [each.first_iteration for each in later if each.first_iteration is not None]
-    if own is None or not begun or min(begun) > own[1]:
-        return own
-    return (own[0], min(begun) - 1) if min(begun) > own[0] else None
+    return sum(max(0, (end if least is None else min(end, least - 1)) - first + 1) for first, end in _union(own))
 
 
 def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:
-    """Return what a generation has done and the next one had not to do again.
+    """Return what a generation has done that the one which has gone on from it had not to do again.
 
-    Where last lines are missing, it is what the next one went on from.
+    Where last lines are missing, it is what that one went on from.
     """
     own = _interval(generation)
     if own is None or successor is None or successor.first_iteration is None:
         return own
-    return own[0], max(own[1], successor.first_iteration - 1) if generation.is_silent else own[1]
+    end = successor.first_iteration - 1
+    end = end if generation.is_silent else min(end, own[1])
+    return (own[0], end) if end >= own[0] else None

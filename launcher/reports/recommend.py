@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from launcher.reports.doubts import is_doubtful
 from launcher.reports.formats import duration, signed_share
-from launcher.reports.held import first_after_a_save
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
+from launcher.reports.lineage import first_after_a_save
 from launcher.reports.model import Ledger, Limit, Recommendation
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides

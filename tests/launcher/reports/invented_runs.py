@@ -13,7 +13,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,18 +146,21 @@ def schedule(
     stop_seconds: float = 1.5,
     rendezvous_seconds: float = 0.5,
     back_off_seconds: float = 0.0,
+    finds: Mapping[int, int] | None = None,
 ) -> tuple[list[Life], float]:
     """Return the lives of all generations and when the launcher ended, in seconds since it began.
 
     ``slow_iteration`` takes 27 s, close to the limit of 30 s. A checkpoint is numbered by the steps that were done.
-    With ``beside_seconds`` a thread saves for so long, and steps go on.
+    With ``beside_seconds`` a thread saves for so long, and steps go on. ``finds`` says by generation which checkpoint
+    it finds, if not the newest; the failures are in order then.
     """
     lives: list[Life] = []
     now, saved = launcher_seconds, resumed_from
-    pending = sorted(failures)
+    pending = sorted(failures) if finds is None else list(failures)
     while True:
         started = now
-        loaded, next_step = saved, first_iteration if saved is None else saved
+        loaded = (finds or {}).get(len(lives), saved)
+        next_step = first_iteration if loaded is None else loaded
         sections = [Closed("setup", now + 1.0, now + 1.0 + SETUP_SECONDS, -1)]
         now += 1.0 + SETUP_SECONDS
         first_step, checkpointing, saves, failure, still_open = None, 0.0, [], None, None
@@ -216,14 +219,18 @@ def truth_of(lives: Sequence[Life], ended: float, *, goes_on: bool = False) -> T
         seconds["start"] += life.first_step - life.started
         kept_until = life.last_sign
         if successor is not None:
-            done, resumed = life.done, successor.first_iteration
-            assert resumed is not None
-            if done is not None and done >= resumed:
-                repeated += done - resumed + 1
-            if successor.resumed_from == life.resumed_from:
-                kept_until = life.first_step
-            else:
-                kept_until = next(at for iteration, at, _ in life.saves if iteration == successor.resumed_from)
+            again = {s.iteration for each in lives[life.number + 1 :] for s in each.sections if s.name == "step"}
+            repeated += sum(s.iteration in again for s in life.sections if s.name == "step")
+            # An older one may have been found in between; what was saved here may be gone on from later, or never.
+            later = lives[life.number + 1 :]
+            from_here = [
+                at
+                for each in later
+                for iteration, at, _ in life.saves
+                if iteration == each.resumed_from
+                and _who_has_saved_last(lives[: each.number], iteration) == life.number
+            ]
+            kept_until = max(from_here, default=life.first_step)
         elif life.failure is not None:
             kept_until = life.saves[-1][1] if life.saves else life.first_step
             resumed = life.saves[-1][0] if life.saves else life.first_iteration
@@ -244,6 +251,10 @@ def truth_of(lives: Sequence[Life], ended: float, *, goes_on: bool = False) -> T
     return Truth(
         seconds, ended, repeated, sum(life.failure is not None for life in lives), sum(len(x.saves) for x in lives)
     )
+
+
+def _who_has_saved_last(lives: Sequence[Life], iteration: int) -> int:
+    return max(life.number for life in lives if any(save[0] == iteration for save in life.saves))
 
 
 # ---- written down -----------------------------------------------------------------------------------------

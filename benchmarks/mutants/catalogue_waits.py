@@ -24,15 +24,15 @@ MUTANTS_OF_WAITS = (
     Mutant(
         "an iteration on a core holds the waits for one",
         _OWN,
-        "own - core + self._core",
+        "own - self._waits.apart_since(self._apart)",
         "own",
         _WAITS_TESTS,
     ),
     Mutant(
         "a section on a core holds the waits for one",
         "straggler/measurement/section.py",
-        "own - core + before_core",
-        "own",
+        "self._on_core.append(own - apart)",
+        "self._on_core.append(own)",
         _WAITS_TESTS,
     ),
     Mutant(

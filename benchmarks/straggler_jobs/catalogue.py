@@ -120,6 +120,14 @@ def jobs() -> Iterator[Job]:
         for text, marks in (("one line", ("step",)), ("nothing marked", ())):
             settings = {"marks": marks, "how": "fsdp2"}
             yield Job(f"FSDP2, {text}, {ranks} ranks", ranks, "frameworks:wrapped", settings, steps=400 // ranks - 25)
+    loads = {"parts": {"data": 0.012, "forward": 0.003, "backward": 0.003}, "slow_part": "data"}
+    for text, marks in (("one line", ("step",)), ("data marked", ("data",)), ("nothing marked", ())):
+        for ranks in (2, 4):
+            yield Job(f"slow loader worker, {text}, {ranks} ranks", ranks, "loops:loaded", {"marks": marks}, loads)
+            settings = {"marks": marks}
+            yield Job(
+                f"equal, loader workers, {text}, {ranks} ranks", ranks, "loops:loaded", settings, loads, is_equal=True
+            )
     for ranks in (2, 4):
         for text, marks in (("work and collective", ("compute", "sync")), ("nothing marked", ())):
             yield plain(f"equal, {text}, {ranks} ranks", ranks, options={"marks": marks}, is_equal=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import DataLoader, IterableDataset
 
 from benchmarks.straggler_jobs.rank import Rank
 from straggler import Detector
@@ -43,6 +45,44 @@ def plain(rank: Rank, marks: Collection[str] = ()) -> None:
                 dist.all_reduce(tensor)
             with mark("optimizer"):
                 rank.do("optimizer")
+        rank.report()
+        if not tensor[0]:
+            break
+    rank.shut_down()
+    dist.destroy_process_group()
+
+
+class _Batches(IterableDataset[torch.Tensor]):
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            time.sleep(self._seconds)
+            yield torch.ones(16)
+
+
+def loaded(rank: Rank, marks: Collection[str] = ()) -> None:
+    """Train on batches of a loader with a worker that takes longer for one than the step computes.
+
+    Args:
+        rank: Who trains.
+        marks: ``step`` is the whole body, ``data`` the wait for the batch.
+    """
+    rank.join()
+    mark = marker(marks)
+    rank.start()
+    batches = iter(DataLoader(_Batches(rank.seconds_of("data")), num_workers=1, batch_size=None))
+    tensor = torch.ones(1000)
+    for _ in rank.steps():
+        with mark("step"):
+            with mark("data"):
+                next(batches)
+            rank.do("forward")
+            rank.do("backward")
+            tensor[0] = rank.goes_on()
+            dist.all_reduce(tensor)
+        rank.add_own(rank.seconds_of("data"))
         rank.report()
         if not tensor[0]:
             break

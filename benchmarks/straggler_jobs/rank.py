@@ -111,14 +111,9 @@ class Rank:
 
     def do(self, part: str) -> None:
         """Do a part of this rank's own work: sleep, or burn processor time."""
-        work = self._work
-        seconds = work.parts[part]
-        is_slow = self._slow and self._step >= work.slow_from and self._step % work.every == work.every - 1
-        if is_slow and part == work.slow_part:
-            seconds += (work.factor - 1.0) * sum(work.parts.values())
-        seconds *= work.weights.get(self.number, 1.0)
+        seconds = self.seconds_of(part)
         began = time.perf_counter()
-        if work.burn:
+        if self._work.burn:
             # Processor time and not a count of instructions: two virtual cores may be one real one.
             end = time.thread_time() + seconds
             while time.thread_time() < end:
@@ -127,6 +122,19 @@ class Rank:
         else:
             time.sleep(seconds)
         self._own += time.perf_counter() - began
+
+    def seconds_of(self, part: str) -> float:
+        """Return how long a part of the step that goes on takes this rank."""
+        work = self._work
+        seconds = work.parts[part]
+        is_slow = self._slow and self._step >= work.slow_from and self._step % work.every == work.every - 1
+        if is_slow and part == work.slow_part:
+            seconds += (work.factor - 1.0) * sum(work.parts.values())
+        return seconds * work.weights.get(self.number, 1.0)
+
+    def add_own(self, seconds: float) -> None:
+        """Count what was done elsewhere as this rank's own work of the step."""
+        self._own += seconds
 
     def start(self, **settings: Any) -> None:
         """Start the detector, which also appends each report to the log that the harness reads."""

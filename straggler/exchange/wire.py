@@ -21,7 +21,7 @@ from straggler.measurement.summary import Statistic
 __all__ = ["HEADER", "ROW", "decode", "encode"]
 
 MAGIC = 0x5354_5247
-VERSION = 4
+VERSION = 5
 
 
 HEADER = np.dtype(

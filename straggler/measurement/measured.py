@@ -12,6 +12,7 @@ import numpy.typing as npt
 from straggler.measurement.summary import Statistic, Summary, robust_spread, summarise
 
 __all__ = [
+    "BATCHES_OF_WORKERS",
     "Family",
     "IGNORED_KERNELS",
     "OWN_WORK_OF_AN_ITERATION",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 OWN_WORK_OF_AN_ITERATION = "own work of each iteration"
+BATCHES_OF_WORKERS = "batches made by data loader workers"
 
 _MOST_ENTRIES_A_SAMPLE = 0xFFFF
 
@@ -37,6 +39,7 @@ STATE_FIELDS = (
     "power_w",
     "cpu_waited",
     "cpu_throttled",
+    "loader_waited",
 )
 """What a rank tells of its device and its host beside its timings; NaN where it does not know."""
 
@@ -57,9 +60,11 @@ class Family(IntEnum):
     scored by these rows or by those of its kernels, and never by both."""
     OWN_WORK = 5
     """An iteration, or a section that contains a collective, without the waits for other ranks. Scored. Of an iteration
-    it is ``synchronous`` where collectives were made and no wait was seen: it then holds the waits, too."""
+    it is ``synchronous`` where collectives were made and no wait was seen: it then holds the waits, too. A row of this
+    family is also what the workers of data loaders take for a batch."""
     ON_CORE = 6
-    """The same samples without what the thread waited for a core. It tells why own work is long."""
+    """The same samples without what the thread waited for a core or for workers of a data loader. It tells why own work
+    is long."""
 
 
 @attrs.frozen

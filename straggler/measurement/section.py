@@ -72,11 +72,11 @@ class Section:
     """One named stretch of code. Made by the detector; used as ``with detector.detection_section(name):``."""
 
     __slots__ = (
+        "_apart",
         "_append",
         "_check_at",
         "_checks",
         "_clock",
-        "_cores",
         "_drained",
         "_hits",
         "_interval",
@@ -118,7 +118,7 @@ class Section:
         self._nested: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._waited: dict[int, int] = {}
-        self._cores: dict[int, int | None] = {}
+        self._apart: dict[int, tuple[int | None, int] | None] = {}
         self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._on_core: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._checks = 0
@@ -202,13 +202,13 @@ class Section:
             if clock.last_release_ns:
                 self.arrivals.append(start - clock.last_release_ns - waited + clock.waited_at_release_ns)
             self._waited[thread] = waited
-            self._cores[thread] = None if clock.waits is None else clock.waits.core_ns()
+            self._apart[thread] = None if clock.waits is None else clock.waits.apart()
         self._open[thread] = start
 
     def _exit_with_care(self, start: int, end: int, thread: int, *, failed: bool) -> None:
         clock = self._clock
         before = self._seen.pop(thread, None)
-        before_waits, before_core = self._waited.pop(thread, None), self._cores.pop(thread, None)
+        before_waits, before_apart = self._waited.pop(thread, None), self._apart.pop(thread, None)
         if before is not None and clock.collectives is not None:
             self._checks += 1
             self._hits += clock.collectives() != before
@@ -226,9 +226,9 @@ class Section:
             clock.waited_at_release_ns = clock.waited_ns
             if before_waits is not None and clock.waited_at_release_ns > before_waits:
                 own = end - start - clock.waited_at_release_ns + before_waits
-                core = None if clock.waits is None else clock.waits.core_ns()
                 self._own.append(own)
-                self._on_core.append(own if core is None or before_core is None else own - core + before_core)
+                apart = clock.waits.apart_since(before_apart) if clock.waits is not None and before_apart else 0
+                self._on_core.append(own - apart)
 
     def _leave_nested(self, thread: int) -> bool:
         depth = self._nested.get(thread, 0)
@@ -244,7 +244,7 @@ class Section:
         """Forget the oldest entry, which another thread than the one that leaves it has begun."""
         opened = min(list(self._open.items()), key=lambda entry: entry[1], default=None)
         if opened is not None and not self._leave_nested(opened[0]):
-            for by_thread in (self._open, self._seen, self._waited, self._cores):
+            for by_thread in (self._open, self._seen, self._waited, self._apart):
                 by_thread.pop(opened[0], None)
             for timer in self._timers:
                 if isinstance(timer, ForgettingTimer):

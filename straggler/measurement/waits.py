@@ -11,6 +11,8 @@ While a detector runs, these are watched, and put back when it is shut down:
   (these functions themselves are left alone: ``torch.compile`` knows them by identity), and the two calls that wait
   without it;
 - the wait of functional collectives, as in tensor parallelism by ``DTensor``;
+- what a ``DataLoader`` waits for its workers, which is a wait for nobody's collective and is kept apart
+  (:mod:`straggler.measurement.loaders`);
 - the end of a backward pass of ``DistributedDataParallel``: from when all of the rank's own gradients are computed, to
   when those of all ranks are there. Callbacks of ``Engine.queue_callback`` run in the order in which they were queued.
   One that is queued at the beginning of the backward pass runs before the one in which DDP waits, and one that is
@@ -33,6 +35,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from straggler.measurement.core_waits import CoreWaits
+from straggler.measurement.loaders import counted, what_fetches, what_waits
 
 __all__ = ["WaitClock", "watch"]
 
@@ -51,10 +54,12 @@ class WaitClock:
 
     Waits for a core are told apart by where they fall: within a wait for other ranks (the collective is over, and the
     thread is not yet running) they cost a rank nothing that is its own, elsewhere they make its own work longer. Two
-    readings at each wait tell. They are left out while the thread waits for less than ``_LEAST_CORE_SHARE``.
+    readings at each wait tell. They are left out while the thread waits for less than ``_LEAST_CORE_SHARE``. Waits for
+    the workers of a ``DataLoader`` are known as well.
 
     Attributes:
         waited_ns: How long that thread has waited for other ranks so far.
+        loader_ns: How long for workers of data loaders, without the waits for a core in it.
         seen: How many waits that were.
         thread: Which, by its identifier: the one that makes the clock.
 
@@ -62,10 +67,11 @@ class WaitClock:
         cores: Reads how long the thread has waited for a core; None: of the calling thread.
     """
 
-    __slots__ = ("_cores", "_is_reading", "_known", "_within_ns", "seen", "thread", "waited_ns")
+    __slots__ = ("_cores", "_is_reading", "_known", "_within_ns", "loader_ns", "seen", "thread", "waited_ns")
 
     def __init__(self, cores: CoreWaits | None = None) -> None:
         self.waited_ns = 0
+        self.loader_ns = 0
         self.seen = 0
         self.thread = get_ident()
         self._cores = CoreWaits() if cores is None else cores
@@ -82,6 +88,21 @@ class WaitClock:
         """Return how long the thread has waited for a core, outside of waits for others; None while nobody looks."""
         now = self._cores.read_ns() if self._is_reading else None
         return None if now is None else now - self._within_ns
+
+    def apart(self) -> tuple[int | None, int]:
+        """Return what :meth:`apart_since` is to be given later."""
+        return self.core_ns(), self.loader_ns
+
+    def apart_since(self, before: tuple[int | None, int]) -> int:
+        """Return how long the thread has waited since then that was neither work nor for other ranks."""
+        core_ns = self.core_ns()
+        waited = 0 if core_ns is None or before[0] is None else core_ns - before[0]
+        return waited + self.loader_ns - before[1]
+
+    def add_loader(self, nanoseconds: int, core_ns: int | None) -> None:
+        """Add a wait of the training thread for workers of a data loader; the arguments are those of :meth:`add`."""
+        now = self.core_ns()
+        self.loader_ns += nanoseconds - (0 if core_ns is None or now is None else now - core_ns)
 
     def add(self, nanoseconds: int, core_ns: int | None = None) -> None:
         """Add a wait of the training thread for other ranks.
@@ -138,6 +159,10 @@ def _installed() -> Iterator[Callable[[], None]]:
     import torch.distributed.distributed_c10d as c10d
 
     yield _replaced(c10d.Work, "wait", _timed)
+    for owner, name in what_waits():
+        yield _replaced(owner, name, _timed_loader)
+    for owner, name in what_fetches():
+        yield _replaced(owner, name, counted)
     for name in _CALLS:
         for module in (dist, c10d):
             if callable(getattr(module, name, None)):
@@ -166,6 +191,15 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[],
 
 
 def _timed(original: Any) -> Any:
+    return _telling(WaitClock.add, original)
+
+
+def _timed_loader(original: Any) -> Any:
+    return _telling(WaitClock.add_loader, original)
+
+
+def _telling(tell: Callable[[WaitClock, int, int | None], None], original: Any) -> Any:
+    """Make of a function one that tells the clocks of its thread how long it took."""
     from torch.compiler import is_compiling
 
     @functools.wraps(original)
@@ -180,7 +214,7 @@ def _timed(original: Any) -> Any:
         finally:
             waited = perf_counter_ns() - began
             for clock, core_ns in watching:
-                clock.add(waited, core_ns)
+                tell(clock, waited, core_ns)
 
     return timed
 

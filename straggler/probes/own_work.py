@@ -8,17 +8,28 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from time import perf_counter_ns
+from typing import NamedTuple
 
 import numpy as np
 
 from resilience_core.system.clock import NS_PER_SECOND
 from straggler.measurement.collectives import collective_counter
-from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, Family, measured
+from straggler.measurement.loaders import batches_made
+from straggler.measurement.measured import (
+    BATCHES_OF_WORKERS,
+    OWN_WORK_OF_AN_ITERATION,
+    STATE_FIELDS,
+    Family,
+    measured,
+)
 from straggler.measurement.section import MAX_SAMPLES, Section
 from straggler.measurement.waits import WaitClock, watch
 from straggler.probes.probe import Collected
 
 __all__ = ["OwnWorkProbe", "WatchedWaits", "has_group"]
+
+
+_LOADER = STATE_FIELDS.index("loader_waited")
 
 
 class OwnWorkProbe:
@@ -37,10 +48,12 @@ class OwnWorkProbe:
         self._began = 0
         self._waited = 0
         self._is_left_out = False
-        self._core: int | None = None
+        self._apart: tuple[int | None, int] = (None, 0)
         self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._on_core: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._before = (0, 0)
+        self._loaded = (0, 0)
+        self._cut = (0, 0)
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
@@ -48,7 +61,8 @@ class OwnWorkProbe:
 
     def start(self) -> None:
         """Begin to measure."""
-        self._before = self._counted()
+        self._before, self._loaded = self._counted(), batches_made().so_far()
+        self._cut = perf_counter_ns(), self._waits.loader_ns
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
         """Do nothing: sections take their own waits out by themselves."""
@@ -56,12 +70,12 @@ class OwnWorkProbe:
 
     def tick(self) -> None:
         """End an iteration."""
-        now, waited, core = perf_counter_ns(), self._waits.waited_ns, self._waits.core_ns()
+        now, waited = perf_counter_ns(), self._waits.waited_ns
         if self._began and not self._is_left_out:
             own = now - self._began - waited + self._waited
             self._own.append(own)
-            self._on_core.append(own if core is None or self._core is None else own - core + self._core)
-        self._began, self._waited, self._core, self._is_left_out = now, waited, core, False
+            self._on_core.append(own - self._waits.apart_since(self._apart))
+        self._began, self._waited, self._apart, self._is_left_out = now, waited, self._waits.apart(), False
 
     def leave_out(self) -> None:
         """Leave the iteration out that is going on: it holds more than a step, a checkpoint for example."""
@@ -76,12 +90,19 @@ class OwnWorkProbe:
         own, self._own = self._own, collections.deque(maxlen=MAX_SAMPLES)
         on_core, self._on_core = self._on_core, collections.deque(maxlen=MAX_SAMPLES)
         self._waits.end_window()
-        if not self._waits.tells_cores:
+        if not self._waits.tells_cores and not self._waits.loader_ns:
             on_core.clear()
         counted = self._counted()
         begun, seen = counted[0] - self._before[0], counted[1] - self._before[1]
         self._before = counted
-        return lambda: _summarised(own, on_core, is_unseen=begun > 0 and seen == 0)
+        loads = self._loads()
+        return lambda: _summarised(own, on_core, loads, is_unseen=begun > 0 and seen == 0)
+
+    def _loads(self) -> _Loads:
+        (began, waited), self._cut = self._cut, (perf_counter_ns(), self._waits.loader_ns)
+        before, self._loaded = self._loaded, batches_made().so_far()
+        took_ns, batches = self._loaded[0] - before[0], self._loaded[1] - before[1]
+        return _Loads((self._cut[1] - waited) / max(self._cut[0] - began, 1), took_ns, batches)
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
@@ -92,12 +113,32 @@ class OwnWorkProbe:
         return (0 if self._collectives is None else self._collectives()), self._waits.seen
 
 
-def _summarised(own: collections.deque[int], on_core: collections.deque[int], *, is_unseen: bool) -> Collected:
+class _Loads(NamedTuple):
+    """What is known of data loaders in a window."""
+
+    waited: float
+    """Share of the time that the thread waited for their workers."""
+    took_ns: int
+    """How long these took for all batches."""
+    batches: int
+
+
+def _summarised(
+    own: collections.deque[int], on_core: collections.deque[int], loads: _Loads, *, is_unseen: bool
+) -> Collected:
     collected = Collected()
+    collected.device = np.full(len(STATE_FIELDS), np.nan)
+    collected.device[_LOADER] = min(loads.waited, 1.0)
     for family, nanoseconds in ((Family.OWN_WORK, own), (Family.ON_CORE, on_core)):
         seconds = np.maximum(np.array(list(nanoseconds), dtype=np.float64) / NS_PER_SECOND, 0.0)
         row = measured(family, OWN_WORK_OF_AN_ITERATION, seconds, synchronous=is_unseen)
         collected.rows += [] if row is None else [row]
+    if loads.batches > 0:
+        # Only sums are shared with the workers. A mean is what counts: they work ahead.
+        each = np.full(min(loads.batches, MAX_SAMPLES), loads.took_ns / loads.batches / NS_PER_SECOND)
+        for family in (Family.OWN_WORK, Family.ON_CORE):
+            row = measured(family, BATCHES_OF_WORKERS, each)
+            collected.rows += [] if row is None else [row]
     return collected
 
 

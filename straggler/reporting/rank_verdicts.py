@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
+from straggler.measurement.measured import BATCHES_OF_WORKERS, STATE_FIELDS
+from straggler.measurement.name_table import hash_name
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
 from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, UNSURE, WAITED, RobustScores
 from straggler.scoring.scorer import GPU_ROW, WHOLE_ROW, Scores
@@ -16,7 +18,11 @@ from straggler.scoring.scorer import GPU_ROW, WHOLE_ROW, Scores
 __all__ = ["RankVerdicts"]
 
 _SHARE_EXPLAINED = 0.7
+_LEAST_SAID = 0.08
 _A_CORE = "it waited for a core"
+_WORKERS = "it waited for its data loader's workers"
+_BATCHES = hash_name(BATCHES_OF_WORKERS)
+_LOADER = STATE_FIELDS.index("loader_waited")
 
 
 @attrs.frozen
@@ -100,7 +106,7 @@ class RankVerdicts:
             return None
         since = int(window.since[row, rank])
         reasons = [device_reasons(self.gathered.device[rank], np.delete(self.gathered.device, rank, axis=0))]
-        if _A_CORE not in reasons[0] and (share := self._kept_waiting(rank)) == share:
+        if _A_CORE not in reasons[0] and (share := self._kept_waiting(rank) - self._loading(rank)) >= _LEAST_SAID:
             reasons.append(f"{_A_CORE} {100 * share:.0f} % of the time")
         if window.in_means[row, rank]:
             reasons.insert(0, "some of its steps take much longer, and most do not")
@@ -123,9 +129,28 @@ class RankVerdicts:
 
     def _waited(self, rank: int) -> str:
         # In tens, so that the table has few lines where many ranks are slow by that.
-        tens = 10.0 * self._kept_waiting(rank)
+        waited, loading = self._kept_waiting(rank), self._loading(rank)
+        is_of_workers = loading > 0.5 * waited
+        tens = 10.0 * (loading if is_of_workers else waited)
         much = f"about {10 * round(tens)} %" if tens == tens else "much"
-        return f"it is slower because {_A_CORE} {much} of the time: see what else runs on its machine"
+        if not is_of_workers:
+            return f"it is slower because {_A_CORE} {much} of the time: see what else runs on its machine"
+        return f"it is slower because {_WORKERS} {much} of the time, {self._of_workers(rank)}"
+
+    def _loading(self, rank: int) -> float:
+        """Return the share of its time that a rank waited for workers of a data loader in this report."""
+        return float(np.nan_to_num(self.gathered.device[rank, _LOADER]))
+
+    def _of_workers(self, rank: int) -> str:
+        """Return what is known of how fast the workers of a rank's data loaders are."""
+        window = self.scores.against_peers
+        known = np.zeros(0) if window is None else window.excess[window.names == np.uint64(_BATCHES), rank]
+        slower = float(np.nanmax(known)) if (~np.isnan(known)).any() else float("nan")
+        if slower >= MATERIAL_SHARE:
+            return f"and these take {100 * slower:.0f} % longer for a batch than those of the others, which is no proof"
+        if slower < MATERIAL_SHARE:
+            return "and these are as fast as those of the others: which rank waits for them is chance"
+        return "and whether these are slow is not known: they are no forks that were started after the detector"
 
     def _unsure(self, window: RobustScores, row: int, rank: int) -> str:
         name = self.row_name(int(window.names[row]))

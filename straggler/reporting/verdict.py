@@ -93,7 +93,7 @@ def device_reasons(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float6
         Reasons, most telling first, ``""`` when the device says nothing unusual. What most peers show too is no
         reason.
     """
-    clock, _, reasons, temperature, ecc, width, max_width, _, waited, throttled = (float(v) for v in device)
+    clock, _, reasons, temperature, ecc, width, max_width, _, waited, throttled, loading = (float(v) for v in device)
     said: list[str] = []
     if np.isfinite(reasons):
         for bit, name in _THROTTLE.items():
@@ -114,6 +114,7 @@ def device_reasons(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float6
     for share, place, told in (
         (throttled, 9, "its CPU quota throttled it {:.0f} % of the time"),
         (waited, 8, "it waited for a core {:.0f} % of the time"),
+        (loading, 10, "it waited for its data loader's workers {:.0f} % of the time"),
     ):
         usual = _middle(peers[:, place])
         if share > 0.03 and not share < usual + 0.03:

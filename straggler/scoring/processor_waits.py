@@ -28,6 +28,9 @@ The constants were chosen on live runs of four gloo ranks beside two busy proces
 ``python -m benchmarks.straggler_jobs --only equal --minutes 4`` shows what is left. The price is that on such a machine
 a rank that computes longer is named up to half a minute later.
 
+**Data loaders.** Waits for workers of a data loader are told apart in the same way, and are waits here
+(:mod:`straggler.measurement.loaders`). What the workers take for a batch is a row of its own, so they never last.
+
 **Lasting waits.** A machine that is crowded for good makes a straggler that has to be told. A rank that was explained
 in ``MOST_EXPLAINED`` of the last ``PERIODS`` periods, and has waited in all of them for 5 % of its time more than the
 middle of its peers, stays SLOW; its verdict has the wait as the reason. A period is a window, or as many as come to
@@ -38,6 +41,7 @@ chance keeps a healthy rank waiting.
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +68,7 @@ _NEAR = 0.5
 _AVERAGED = 8
 _CONTRARY = 3
 _WAITED, _THROTTLED = STATE_FIELDS.index("cpu_waited"), STATE_FIELDS.index("cpu_throttled")
+_LOADER = STATE_FIELDS.index("loader_waited")
 
 Float32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -82,6 +87,7 @@ class ProcessorWaits:
         self._ranks, self._gpu_row = ranks, gpu_row
         self._waits: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
         self._shares: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
+        self._loads: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
         self._on_core: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
         self._ran: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
         self._explained: collections.deque[Bools] = collections.deque(maxlen=PERIODS)
@@ -90,6 +96,7 @@ class ProcessorWaits:
         self._period_waits = np.zeros(ranks, dtype=np.float32)
         self._waits_of_periods: collections.deque[Float32] = collections.deque(maxlen=PERIODS)
         self._period_windows, self._period_seconds = 0, 0.0
+        self._nodes = np.zeros(ranks, dtype=np.intp)
         self._causes: dict[tuple[int, int], tuple[bool, int]] = {}
         """Of each cell that is SLOW or WAITED: whether it is by waits, and the windows in a row that said otherwise."""
 
@@ -113,6 +120,8 @@ class ProcessorWaits:
         """
         waits = gathered.device[:, _WAITED] - np.nan_to_num(gathered.device[:, _THROTTLED])
         waits = np.where(np.isnan(core.waited), waits, core.waited)
+        self._nodes = np.unique(gathered.nodes, return_inverse=True)[1].astype(np.intp)
+        self._loads.append(np.nan_to_num(gathered.device[:, _LOADER]).astype(np.float32))
         self._waits.append(np.where(waits < 0.0, 0.0, waits).astype(np.float32))
         self._ran.append(core.ran.astype(np.float32))
         for kept, spent in ((self._shares, core.with_waits), (self._on_core, core.on_core)):
@@ -163,12 +172,19 @@ class ProcessorWaits:
         self._period += explained
         self._period_windows += 1
         self._period_seconds += seconds
-        self._period_waits += np.nan_to_num(self._waits[-1])
+        self._period_waits += np.nan_to_num(np.maximum(self._waits[-1] - self._loads[-1], 0.0))
         if self._period_seconds >= PERIOD_SECONDS:
             self._explained.append(2 * self._period > self._period_windows)
             self._waits_of_periods.append((self._period_waits / self._period_windows).astype(np.float32))
             self._period, self._period_waits = np.zeros_like(self._period), np.zeros_like(self._period_waits)
             self._period_windows, self._period_seconds = 0, 0.0
+
+    def _is_busy(self, windows: Sequence[int]) -> Bools:
+        """Return on which ranks' nodes some rank has waited for a core, shape ``(ranks,)``."""
+        core = [np.nan_to_num(self._waits[number] - self._loads[number]) for number in windows]
+        most = np.zeros(int(self._nodes.max(initial=0)) + 1)
+        np.maximum.at(most, self._nodes, np.stack(core).mean(axis=0))
+        return np.asarray(most[self._nodes] >= _LEAST_WAIT)
 
     def _explains(self, window: RobustScores, row: int, peers: PeerGroups, seconds_of_a_window: float) -> Bools:
         """Return which ranks are slow in a row by what they waited for a processor, shape ``(ranks,)``."""
@@ -177,9 +193,13 @@ class ProcessorWaits:
         shares = np.stack([self._shares[number][row] for number in known])
         of_row = np.stack([self._on_core[number][row] for number in known])
         ran = np.stack([self._ran[number] for number in known])
-        usual = np.broadcast_to(peers.middle(shares, at_least=2), shares.shape)
+        loads = np.stack([self._loads[number] for number in known])
         # Of own work the waits of just this row are known; elsewhere all that the rank waited may have been here.
-        waits = np.where(np.isnan(of_row), waits, shares - of_row)
+        all_waits = np.where(np.isnan(of_row), waits, shares - of_row)
+        # It is scored without waits for workers, which therefore explain nothing of it.
+        waits = np.where(np.isnan(of_row), waits, all_waits - loads)
+        shares = np.where(np.isnan(of_row), shares, shares - loads)
+        usual = np.broadcast_to(peers.middle(shares, at_least=2), shares.shape)
         more_waits, costs = waits - peers.middle(waits, at_least=2), shares - usual
         ages = np.arange(len(waits), 0, -1)[:, None]
         counts = ~np.isnan(more_waits + costs) & (ages <= window.number - window.since[row] + 1)
@@ -190,8 +210,10 @@ class ProcessorWaits:
         more_run = runs - peers.middle(runs, at_least=2)
         rest = np.where(counts, np.where(np.isnan(more_run), costs - more_waits, more_run), 0.0).sum(axis=0)
         is_little = rest < _NEAR * window.bar[row] * of_peers
-        wait = np.where(counts & ~np.isnan(runs), waits, 0.0).sum(axis=0)
+        # On a busy machine others use the caches while a thread sleeps, whatever it waits for.
+        cold = np.where(self._is_busy(known), all_waits, all_waits - loads)
+        wait = np.where(counts & ~np.isnan(runs), np.maximum(cold, 0.0), 0.0).sum(axis=0)
         age = (window.number - window.since[row] + 1) * seconds_of_a_window
-        cold = np.where(age < _COLD_SECONDS, _COLD_AT_FIRST, _COLD_SHARE)
-        is_cold = (wait >= _LEAST_WAIT * np.maximum(counts.sum(axis=0), 1)) & (rest <= cold * wait)
+        share = np.where(age < _COLD_SECONDS, _COLD_AT_FIRST, _COLD_SHARE)
+        is_cold = (wait >= _LEAST_WAIT * np.maximum(counts.sum(axis=0), 1)) & (rest <= share * wait)
         return np.asarray((is_much & ((rest <= (1.0 - _ALL_SHARE) * cost) | is_little)) | is_cold)

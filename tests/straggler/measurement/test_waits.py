@@ -169,21 +169,6 @@ def test_a_compiled_function_sees_the_collective_itself(clock):
     assert len(seen) == 1
 
 
-class Waits:
-    """A clock that the test moves."""
-
-    tells_cores = False
-
-    def __init__(self):
-        self.waited_ns, self.seen, self.core = 0, 0, None
-
-    def core_ns(self):
-        return self.core
-
-    def end_window(self):
-        pass
-
-
 class Cores:
     """How long the thread has waited for a core, as the test says."""
 
@@ -192,6 +177,22 @@ class Cores:
 
     def read_ns(self):
         return self.now
+
+
+class Waits(WaitClock):
+    """A clock that the test moves."""
+
+    tells_cores = False
+
+    def __init__(self):
+        super().__init__(Cores())
+        self.core = None
+
+    def core_ns(self):
+        return self.core
+
+    def end_window(self):
+        pass
 
 
 def only_row(collected):

@@ -32,7 +32,7 @@ OPTIONAL = {
     "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",  # since 12.570; launcher/health/nvml.py looks whether it is there
     "nvmlDeviceGetCurrentClocksThrottleReasons",  # the name before nvmlDeviceGetCurrentClocksEventReasons
 }
-OF_THE_DEVICE = [field for field in STATE_FIELDS if not field.startswith("cpu_")]
+OF_THE_DEVICE = [field for field in STATE_FIELDS if not field.startswith(("cpu_", "loader_"))]
 
 
 def sources():

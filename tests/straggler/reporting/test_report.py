@@ -288,14 +288,14 @@ def test_peer_groups_are_compared_within():
 
 
 def test_the_device_says_why():
-    usual = [1980.0, 1980.0, 0.0, 50.0, 0.0, 16.0, 16.0, 400.0, 0.0, 0.0]
-    capped = [1200.0, 1980.0, float(0x4), 50.0, 0.0, 8.0, 16.0, 400.0, 0.0, 0.0]
+    usual = [1980.0, 1980.0, 0.0, 50.0, 0.0, 16.0, 16.0, 400.0, 0.0, 0.0, 0.0]
+    capped = [1200.0, 1980.0, float(0x4), 50.0, 0.0, 8.0, 16.0, 400.0, 0.0, 0.0, 0.0]
     report = Played(4).reports(3, {"fwd": [1, 1, 1, 1.5]}, devices=[usual, usual, usual, capped])
     assert report.verdict(3).because == "power cap (software), SM clock 1200 MHz, peers 1980, PCIe x8 of x16"
 
 
 def test_what_every_device_shows_is_no_reason():
-    capped = [1200.0, 1980.0, float(0x4), 50.0, 0.0, 16.0, 16.0, 400.0, 0.0, 0.0]
+    capped = [1200.0, 1980.0, float(0x4), 50.0, 0.0, 16.0, 16.0, 400.0, 0.0, 0.0, 0.0]
     report = Played(4).reports(3, {"fwd": [1, 1, 1, 1.5]}, devices=[capped] * 4)
     assert report.verdict(3).because == ""
 

@@ -11,7 +11,7 @@ import pytest
 from straggler import State
 from straggler.exchange.gathered import assemble
 from straggler.exchange.wire import encode
-from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, STATE_FIELDS, Family, Measured
+from straggler.measurement.measured import BATCHES_OF_WORKERS, OWN_WORK_OF_AN_ITERATION, STATE_FIELDS, Family, Measured
 from straggler.measurement.name_table import NameTable
 from straggler.measurement.summary import summarise
 from straggler.probes.host_cpu import HostCpuProbe
@@ -22,7 +22,7 @@ from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 
 ELAPSED, RANKS, VICTIM = 60.0, 4, 2
-FIELD = {name: STATE_FIELDS.index(name) for name in ("cpu_waited", "cpu_throttled")}
+FIELD = {name: STATE_FIELDS.index(name) for name in ("cpu_waited", "cpu_throttled", "loader_waited")}
 
 
 class Job:
@@ -34,8 +34,23 @@ class Job:
         self.scorer = Scorer(ranks, DetectorSettings())
         self.sequence = -1
 
-    def window(self, work, waited, *, throttled=None, num=10, family=Family.OWN_WORK, elapsed=ELAPSED, core=None):
-        """Each of them one number per rank; ``waited`` may be NaN. ``core`` is what iterations took on a core."""
+    def window(
+        self,
+        work,
+        waited,
+        *,
+        throttled=None,
+        num=10,
+        family=Family.OWN_WORK,
+        elapsed=ELAPSED,
+        core=None,
+        loading=None,
+        batches=None,
+    ):
+        """Each of them one number per rank; ``waited`` may be NaN. ``core`` is what iterations took on a core.
+
+        ``loading`` was waited for workers of a data loader, and ``batches`` is what these took in all.
+        """
         self.sequence += 1
         name = self.names.add(OWN_WORK_OF_AN_ITERATION if family == Family.OWN_WORK else "work")
         payloads = []
@@ -44,6 +59,8 @@ class Job:
             state[FIELD["cpu_waited"]] = waited[rank]
             if throttled is not None:
                 state[FIELD["cpu_throttled"]] = throttled[rank]
+            if loading is not None:
+                state[FIELD["loader_waited"]] = loading[rank]
             rows = [(name, Measured(family, "", summarise(np.full(num, work[rank] * elapsed / num))))]
             if core is not None and core[rank] == core[rank]:
                 number = self.names.add(OWN_WORK_OF_AN_ITERATION)
@@ -52,6 +69,10 @@ class Job:
                 if family != Family.OWN_WORK:
                     told = summarise(np.full(num, (core[rank] + waited[rank]) * elapsed / num))
                     rows.append((number, Measured(Family.OWN_WORK, "", told)))
+            if batches is not None and batches[rank] is not None:
+                told = summarise(np.full(num, batches[rank] * elapsed / num))
+                number = self.names.add(BATCHES_OF_WORKERS)
+                rows += [(number, Measured(each, "", told)) for each in (Family.OWN_WORK, Family.ON_CORE)]
             head = {"sequence": self.sequence, "rank": rank, "world_size": self.ranks, "elapsed": elapsed}
             payloads.append(encode({**head, "node": b"node", "device": state, "peer_group": 0}, rows))
         gathered = assemble(payloads, self.sequence)
@@ -240,6 +261,64 @@ def test_all_the_own_work_counts_of_a_rank_that_its_quota_throttled():
 def test_ranks_are_compared_alike_where_the_kernel_of_one_does_not_tell():
     core = [0.2, np.nan, 0.2, 0.2]
     assert named(Job().windows(6, [0.4] * RANKS, [0.2] * RANKS, core=core)) == [[]] * 6
+
+
+LOADING = {"waited": [0.0] * RANKS, "core": [0.2] * RANKS, "loading": per_rank(0.0, 0.5)}
+"""One rank waits half of its time for workers of its data loader, and the others for that rank."""
+
+
+@pytest.mark.parametrize(
+    ("batches", "why"),
+    [
+        ([0.69] * RANKS, "and these are as fast as those of the others: which rank waits for them is chance"),
+        (per_rank(0.68, 0.7), "and these take 3 % longer for a batch than those of the others, which is no proof"),
+        (None, "and whether these are slow is not known: they are no forks that were started after the detector"),
+        (
+            per_rank(0.69, None),
+            "and whether these are slow is not known: they are no forks that were started after the",
+        ),
+    ],
+)
+def test_a_rank_that_waits_for_workers_as_fast_as_others_is_never_named(batches, why):
+    reports = Job().windows(40, per_rank(0.2, 0.7), **LOADING, batches=batches)
+    assert named(reports) == [[]] * 40
+    for report in (reports[3], reports[-1]):
+        (verdict,) = report.verdicts()
+        assert (verdict.rank, verdict.state) == (VICTIM, State.UNKNOWN)
+        start = f"it is slower because it waited for its data loader's workers about 50 % of the time, {why}"
+        assert verdict.because.startswith(start)
+
+
+def test_a_rank_whose_workers_are_slow_is_named_by_them():
+    reports = Job().windows(6, per_rank(0.2, 0.7), **LOADING, batches=per_rank(0.4, 0.7))
+    assert named(reports) == [[], [], *[[VICTIM]] * 4]
+    said = str(reports[-1].stragglers()[0])
+    assert "75.0 % slower in 'batches made by data loader workers'" in said
+    assert "because: it waited for its data loader's workers 50 % of the time" in said
+
+
+def test_slow_workers_for_which_nobody_waits_make_nobody_slow():
+    reports = Job().windows(6, [0.2] * RANKS, [0.0] * RANKS, core=[0.2] * RANKS, batches=per_rank(0.1, 0.18))
+    assert named(reports) == [[]] * 6
+
+
+def test_a_section_round_a_wait_for_workers_makes_nobody_slow():
+    reports = Job().windows(40, per_rank(0.05, 0.55), **LOADING, batches=[0.69] * RANKS, family=Family.SECTION)
+    assert named(reports) == [[]] * 40
+
+
+def test_a_rank_that_waits_for_workers_and_works_longer_is_named_for_the_work():
+    reports = Job().windows(6, per_rank(0.2, 0.74), **LOADING | {"core": per_rank(0.2, 0.24)}, batches=[0.69] * RANKS)
+    assert named(reports)[-1] == [VICTIM]
+    assert "in 'own work of each iteration'" in str(reports[-1].stragglers()[0])
+
+
+@pytest.mark.parametrize(("neighbour", "expected"), [(0.1, []), (0.0, [VICTIM])])
+def test_on_a_busy_machine_caches_are_cold_after_a_wait_for_workers_too(neighbour, expected):
+    waited = [neighbour, 0.0, 0.0, 0.0]
+    work = [0.2 + neighbour, 0.2, 0.745, 0.2]
+    settings = {"core": per_rank(0.2, 0.245), "loading": per_rank(0.0, 0.5), "batches": [0.69] * RANKS}
+    assert named(Job().windows(8, work, waited, **settings))[-1] == expected
 
 
 def burn(seconds):

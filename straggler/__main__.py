@@ -11,6 +11,8 @@ from resilience_core.errors import ResilienceError
 
 __all__ = ["main"]
 
+_BESIDE = "default: beside the log, unless another file is there"
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
@@ -18,8 +20,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     plot = commands.add_parser("plot", help="draw reports.jsonl as PNG and as one HTML file", allow_abbrev=False)
     plot.add_argument("log", help="what Detector.initialize(log_path=...) wrote")
-    plot.add_argument("--png", metavar="FILE", help="default: beside the log")
-    plot.add_argument("--html", metavar="FILE", help="default: beside the log")
+    plot.add_argument("--png", metavar="FILE", help=_BESIDE)
+    plot.add_argument("--html", metavar="FILE", help=_BESIDE)
     plot.add_argument("--only", choices=["png", "html"], help="make one of the two")
     run = commands.add_parser("simulate", help="score a simulated job against its truth", allow_abbrev=False)
     run.add_argument("--ranks", type=int, default=512, metavar="N", help="default %(default)s")
@@ -49,12 +51,25 @@ def _plot(options: argparse.Namespace) -> int:
     from straggler.reporting.report_log import records
 
     picture = picture_of(records(options.log))
-    log = Path(options.log)
-    if options.only != "html":
-        print(write_png(picture, options.png or log.with_suffix(".png")))
-    if options.only != "png":
-        print(write_html(picture, options.html or log.with_suffix(".html")))
+    wanted = [options.only] if options.only else ["png", "html"]
+    files = {kind: _file_for(kind, options) for kind in wanted}  # all are looked at before one is written
+    if "png" in files:
+        print(write_png(picture, files["png"]))
+    if "html" in files:
+        print(write_html(picture, files["html"]))
     return 0
+
+
+def _file_for(kind: str, options: argparse.Namespace) -> Path:
+    """Return where a picture goes: the file that was named, or the one beside the log, if it may be replaced."""
+    from straggler.reporting.picture_files import check_default
+
+    named: str | None = getattr(options, kind)
+    if named:
+        return Path(named)
+    beside = Path(options.log).with_suffix(f".{kind}")
+    check_default(beside, f"--{kind}")
+    return beside
 
 
 def _simulate(options: argparse.Namespace) -> int:

@@ -124,7 +124,11 @@ def _to_scores(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _to_node_name(given: str | None) -> str:
-    return socket.gethostname() if given is None else str(given)
+    if given is None:
+        return socket.gethostname()
+    if not isinstance(given, str):
+        raise ConfigError(f'DetectorSettings.node_name is {given!r}; expected text, such as "node-1", or None')
+    return given
 
 
 def _to_peer_group(given: object) -> str:

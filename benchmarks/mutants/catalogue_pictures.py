@@ -9,6 +9,7 @@ __all__ = ["MUTANTS_OF_PICTURES"]
 _PICTURES = ("tests/straggler/test_pictures.py",)
 _NAMED = ("tests/straggler/reporting/test_named_slow.py",)
 _TABLE = ("tests/straggler/reporting/test_table.py",)
+_FILES = ("tests/straggler/reporting/test_picture_files.py",)
 _CELLS = "straggler/reporting/cells.py"
 _EPISODES = "straggler/reporting/named_slow.py"
 
@@ -75,5 +76,40 @@ MUTANTS_OF_PICTURES = (
         "    return np.fmax(scores.waited, by_kernels)\n",
         "    return scores.waited\n",
         _TABLE,
+    ),
+    Mutant(
+        "a picture takes the place of another file beside the log",
+        "straggler/__main__.py",
+        '    check_default(beside, f"--{kind}")\n',
+        "",
+        _FILES,
+    ),
+    Mutant(
+        "any file beside the log is taken for a picture of an earlier call",
+        "straggler/reporting/picture_files.py",
+        "    return MARK.encode() in start or ",
+        "    return True or ",
+        _FILES,
+    ),
+    Mutant(
+        "a page cannot be drawn again beside its log",
+        "straggler/reporting/heatmap_html.py",
+        'PAGE.replace("@MARK@", MARK)',
+        'PAGE.replace("@MARK@", "")',
+        _FILES,
+    ),
+    Mutant(
+        "a PNG cannot be drawn again beside its log",
+        "straggler/reporting/heatmap_png.py",
+        ', metadata={"Software": MARK})',
+        ")",
+        _FILES,
+    ),
+    Mutant(
+        "a picture that cannot be written is a traceback",
+        "straggler/reporting/picture_files.py",
+        "    except OSError as error:\n",
+        "    except ImportError as error:\n",
+        _FILES,
     ),
 )

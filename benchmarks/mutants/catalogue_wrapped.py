@@ -7,6 +7,7 @@ from benchmarks.mutants.mutant import Mutant
 __all__ = ["MUTANTS_OF_WRAPPED_CODE"]
 
 _CALLABLES = ("tests/straggler/measurement/test_callables.py",)
+_STEPS = ("tests/straggler/measurement/test_timed_steps.py",)
 _MODELS = ("tests/straggler/measurement/test_wrapped_models.py",)
 _LOG = ("tests/straggler/reporting/test_report_log.py",)
 _PAST = ("tests/straggler/reporting/test_kept_past.py",)
@@ -39,6 +40,104 @@ MUTANTS_OF_WRAPPED_CODE = (
         "                self._undo(*before)\n",
         "",
         _CALLABLES,
+    ),
+    Mutant(
+        "something else stands in the place of a class that is named",
+        "straggler/measurement/callables.py",
+        "    if not issubclass(type(made), type):\n",
+        "    if True:\n",
+        _CALLABLES,
+    ),
+    Mutant(
+        "a class without an __init__ in Python gets one that is timed",
+        "straggler/measurement/callables.py",
+        "    if not isinstance(init, FunctionType):\n",
+        "    if False:\n",
+        _CALLABLES,
+    ),
+    Mutant(
+        "the objects of subclasses are timed with those of a class",
+        "straggler/measurement/timed.py",
+        " or type(self) is not made:\n",
+        ":\n",
+        _CALLABLES,
+    ),
+    Mutant(
+        "a function that keeps its results takes two more frames while it is wrapped",
+        "straggler/measurement/timed.py",
+        "    if isinstance(raw, (FunctionType, *_TAKE_THE_OBJECT)):\n",
+        "    if isinstance(raw, FunctionType):\n",
+        _CALLABLES,
+    ),
+    Mutant(
+        "a wrapped coroutine method is a plain one",
+        "straggler/measurement/timed.py",
+        "    steps = timed_steps(function, finds, None, is_compiling)\n",
+        "    steps = None\n",
+        _STEPS,
+    ),
+    Mutant(
+        "a wrapped coroutine function of a class or module is a plain one",
+        "straggler/measurement/timed.py",
+        "    steps = timed_steps(function, finds, key, is_compiling)\n",
+        "    steps = None\n",
+        _STEPS,
+    ),
+    Mutant(
+        "of a wrapped coroutine function that an object holds only the call is timed",
+        "straggler/measurement/timed.py",
+        "    steps = timed_steps(original, finds, id(owner), _is_compiling())\n",
+        "    steps = None\n",
+        _STEPS,
+    ),
+    Mutant(
+        "the last step of a generator is taken for one that has failed",
+        "straggler/measurement/timed_steps.py",
+        "                except StopIteration as ended:",
+        "                except ZeroDivisionError as ended:",
+        _STEPS,
+    ),
+    Mutant(
+        "what is thrown into a wrapped generator is sent to it",
+        "straggler/measurement/timed_steps.py",
+        "                step, value = inner.throw, error\n",
+        "                step, value = inner.send, error\n",
+        _STEPS,
+    ),
+    Mutant(
+        "what a wrapped asynchronous generator gets thrown is sent to it",
+        "straggler/measurement/timed_steps.py",
+        "                step = inner.athrow(error)\n",
+        "                step = inner.asend(error)\n",
+        _STEPS,
+    ),
+    Mutant(
+        "an event loop ends a wrapped asynchronous generator twice",
+        "straggler/measurement/timed_steps.py",
+        "    sys.set_asyncgen_hooks(None, None)\n",
+        "",
+        _STEPS,
+    ),
+    Mutant(
+        "the steps of all objects of a class are timed with those of one",
+        "straggler/measurement/timed_steps.py",
+        "            find = finds.get(wanted)\n",
+        "            find = next(iter(finds.values()), None)\n",
+        _STEPS,
+    ),
+    Mutant(
+        "an exception that was thrown into a wrapped generator holds itself",
+        "straggler/measurement/timed_steps.py",
+        "                    value = step = inner = args = ()",
+        "                    pass",
+        _STEPS,
+    ),
+    Mutant(
+        "a node's name may be a number",
+        "straggler/settings.py",
+        "    if not isinstance(given, str):\n        raise ConfigError(f'DetectorSettings.node",
+        "    if False:\n        raise ConfigError(f'DetectorSettings.node",
+        ("tests/straggler/test_wrong_arguments.py",),
     ),
     Mutant(
         "a report is glued to a line that was cut off",

@@ -7,7 +7,6 @@ else has put in the place meanwhile stays, and the replacement beneath it only h
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -17,7 +16,14 @@ import attrs
 
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import suggestion
-from straggler.measurement.timed import Find, TimedAttribute, timed_for_all, timed_for_some
+from straggler.measurement.timed import (
+    Find,
+    as_function,
+    timed_attribute,
+    timed_construction,
+    timed_for_all,
+    timed_for_some,
+)
 
 __all__ = ["CallableId", "CallableWrapper", "checked_ids"]
 
@@ -35,7 +41,7 @@ class CallableId:
 
     Args:
         obj: A module, a class or any object.
-        name: The attribute that is called.
+        name: The attribute that is called. Where it is a class, its ``__init__`` is timed.
         arg_filter_fn: Without effect.
         extra_args_fn: Without effect.
         ignored_args: Without effect; nvidia-resiliency-ext's examples give ``("self",)``.
@@ -165,7 +171,9 @@ class CallableWrapper:
                 self._wrap(callable_id, profile_cuda)
             except (ConfigError, TypeError, AttributeError) as error:
                 self._undo(*before)
-                raise ConfigError(f"wrap_callables cannot replace {callable_id}: {error}; leave it out") from None
+                raise ConfigError(
+                    f"wrap_callables cannot replace {callable_id}: {error}; leave it out, or wrap a method instead"
+                ) from None
 
     def restore(self) -> None:
         """Restore every original."""
@@ -187,7 +195,7 @@ class CallableWrapper:
 
     def _wrap(self, callable_id: CallableId, profile_cuda: bool) -> None:
         obj, name = callable_id.obj, callable_id.name
-        change = self._in_class_of(obj, name) or _in_itself(obj, name)
+        change = _of_class_named(obj, name) or self._in_class_of(obj, name) or _in_itself(obj, name)
         change.finds[id(obj)] = self._finder_of(self._unique(str(callable_id)), profile_cuda)
         if change not in self._replaced:
             change.put(change.replacement)
@@ -207,7 +215,7 @@ class CallableWrapper:
                 return change
         finds: dict[int, Find] = {}
         own = vars(owner).get(name, _MISSING)
-        return _Replaced(owner, name, own, timed_for_some(_as_function(raw), finds), finds, is_for_some=True)
+        return _Replaced(owner, name, own, timed_for_some(as_function(raw), finds), finds, is_for_some=True)
 
     def _unique(self, wished: str) -> str:
         name, number = wished, 1
@@ -216,6 +224,22 @@ class CallableWrapper:
             name = f"{wished}#{number}"
         self._names.add(name)
         return name
+
+
+def _of_class_named(obj: Any, name: str) -> _Replaced | None:
+    """Return how to time the making of a class's objects, None for anything else.
+
+    The class itself stays where it is: with something else there, ``isinstance``, ``pickle`` and subclasses fail.
+    """
+    made = getattr(obj, name)
+    if not issubclass(type(made), type):
+        return None
+    init = _of_class(made, "__init__")
+    if not isinstance(init, FunctionType):
+        raise ConfigError("it is a class without an __init__ in Python, which is what would be timed")
+    finds: dict[int, Find] = {}
+    own = vars(made).get("__init__", _MISSING)
+    return _Replaced(made, "__init__", own, timed_construction(init, finds, obj, made), finds)
 
 
 def _in_itself(obj: Any, name: str) -> _Replaced:
@@ -227,9 +251,9 @@ def _in_itself(obj: Any, name: str) -> _Replaced:
         if isinstance(raw, (staticmethod, classmethod)):
             replacement = type(raw)(timed_for_all(raw.__func__, finds, obj))
         elif hasattr(raw, "__get__"):
-            replacement = timed_for_all(_as_function(raw), finds, obj)
+            replacement = timed_for_all(as_function(raw), finds, obj)
         else:
-            replacement = TimedAttribute(getattr(obj, name), finds, obj)
+            replacement = timed_attribute(getattr(obj, name), finds, obj)
     elif not hasattr(obj, "__dict__"):
         raise ConfigError("the object has no __dict__")
     elif _is_computed(_of_class(type(obj), name)):
@@ -237,7 +261,7 @@ def _in_itself(obj: Any, name: str) -> _Replaced:
     elif isinstance(obj, ModuleType) and isinstance(getattr(obj, name), (FunctionType, BuiltinFunctionType)):
         replacement = timed_for_all(getattr(obj, name), finds, obj)
     else:
-        replacement = TimedAttribute(getattr(obj, name), finds, obj)
+        replacement = timed_attribute(getattr(obj, name), finds, obj)
     return _Replaced(obj, name, _own(obj).get(name, _MISSING), replacement, finds)
 
 
@@ -268,14 +292,3 @@ def _is_computed(raw: Any) -> bool:
 
 def _is_immutable(owner: type) -> bool:
     return not owner.__flags__ & _HEAP_TYPE or bool(owner.__flags__ & _IMMUTABLE_TYPE)
-
-
-def _as_function(raw: Any) -> Callable[..., Any]:
-    """Return what a class has there as a function that takes the object first."""
-    if isinstance(raw, FunctionType):
-        return raw
-
-    def bound(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return raw.__get__(self, type(self))(*args, **kwargs)
-
-    return functools.update_wrapper(bound, raw)

@@ -3,6 +3,7 @@
 A method that is to be timed for one object is replaced in the object's class, and only calls with that object are
 timed: the object itself holds nothing of ours, so its copies compute with their own state, and it is pickled as ever.
 What an object has of its own is replaced by a :class:`TimedAttribute`, which is copied and pickled as the original.
+Of a class that is named its ``__init__`` is timed, which leaves the class itself what it is.
 
 ``torch.jit.script`` reads the source of the original (``__wrapped__``), and looks its names up where the replacement
 says; so that has the original's globals. While ``torch.compile`` traces, the original is called and nothing is timed.
@@ -16,15 +17,27 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 from straggler.measurement.section import Section
+from straggler.measurement.timed_steps import timed_steps
 
-__all__ = ["Find", "TimedAttribute", "timed_for_all", "timed_for_some"]
+__all__ = [
+    "Find",
+    "as_function",
+    "TimedAttribute",
+    "timed_attribute",
+    "timed_construction",
+    "timed_for_all",
+    "timed_for_some",
+]
 
 Find = Callable[[], Section]
 """Returns the section of now: that of training, or that of an evaluation."""
+
+_TAKE_THE_OBJECT = (type(functools.lru_cache(len)), MethodDescriptorType, WrapperDescriptorType)
+"""Types in C whose objects are called with the object first, as functions are."""
 
 
 def timed_for_some(function: Callable[..., Any], finds: Mapping[int, Find]) -> Callable[..., Any]:
@@ -35,6 +48,9 @@ def timed_for_some(function: Callable[..., Any], finds: Mapping[int, Find]) -> C
         finds: The sections of the objects that are timed, by ``id``; it may change.
     """
     is_compiling = _is_compiling()
+    steps = timed_steps(function, finds, None, is_compiling)
+    if steps is not None:
+        return steps
 
     def timed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -57,6 +73,9 @@ def timed_for_all(function: Callable[..., Any], finds: Mapping[int, Find], owner
         owner: The module or class.
     """
     is_compiling, key = _is_compiling(), id(owner)
+    steps = timed_steps(function, finds, key, is_compiling)
+    if steps is not None:
+        return steps
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -68,6 +87,41 @@ def timed_for_all(function: Callable[..., Any], finds: Mapping[int, Find], owner
             return function(*args, **kwargs)
 
     return _like(timed, function)
+
+
+def timed_construction(init: FunctionType, finds: Mapping[int, Find], owner: object, made: type) -> Callable[..., Any]:
+    """Return a function for a class in place of its ``__init__``; that of a subclass's object is not timed.
+
+    Args:
+        init: The original.
+        finds: Has the section at the owner's ``id``; without it nothing is timed any more.
+        owner: What has the class as an attribute.
+        made: The class.
+    """
+    is_compiling, key = _is_compiling(), id(owner)
+
+    def timed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or type(self) is not made:
+            return init(self, *args, **kwargs)
+        find = finds.get(key)
+        if find is None:
+            return init(self, *args, **kwargs)
+        with find():
+            return init(self, *args, **kwargs)
+
+    return _like(timed, init)
+
+
+def timed_attribute(original: Callable[..., Any], finds: Mapping[int, Find], owner: object) -> TimedAttribute:
+    """Return what takes the place of a callable in an object's own ``__dict__``.
+
+    Args:
+        original: What it stands for.
+        finds: Has the section at the owner's ``id``; without it nothing is timed any more.
+        owner: The object.
+    """
+    steps = timed_steps(original, finds, id(owner), _is_compiling())
+    return TimedAttribute(original, finds, owner) if steps is None else _TimedSteps(original, finds, owner, steps)
 
 
 class TimedAttribute:
@@ -121,6 +175,31 @@ class TimedAttribute:
         return operator.getitem, ((self.__wrapped__,), 0)
 
 
+class _TimedSteps(TimedAttribute):
+    """One that is timed in steps."""
+
+    def __init__(
+        self, original: Callable[..., Any], finds: Mapping[int, Find], owner: object, steps: Callable[..., Any]
+    ) -> None:
+        super().__init__(original, finds, owner)
+        object.__setattr__(self, "_steps", steps)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what takes its steps."""
+        return self._steps(*args, **kwargs)
+
+
+def as_function(raw: Any) -> Callable[..., Any]:
+    """Return what a class has there as a function that takes the object first."""
+    if isinstance(raw, (FunctionType, *_TAKE_THE_OBJECT)):
+        return raw
+
+    def bound(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return raw.__get__(self, type(self))(*args, **kwargs)
+
+    return functools.update_wrapper(bound, raw)
+
+
 def _is_compiling() -> Callable[[], bool]:
     import torch
 
@@ -128,7 +207,11 @@ def _is_compiling() -> Callable[[], bool]:
 
 
 def _like(timed: FunctionType | Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function under the name of the original, that finds the original's names as its globals."""
+    """Return a function under the name of the original, that finds the original's names as its globals.
+
+    It gets no ``__defaults__``: with more of them than it has arguments, ``self`` would have one, too. What asks for
+    the signature finds them at ``__wrapped__``.
+    """
     if isinstance(function, FunctionType) and isinstance(timed, FunctionType):
         timed = FunctionType(timed.__code__, _names(function), timed.__name__, None, timed.__closure__)
     return functools.update_wrapper(timed, function)

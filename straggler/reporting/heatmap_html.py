@@ -30,6 +30,7 @@ import numpy.typing as npt
 from straggler.reporting.heatmap_page import PAGE
 from straggler.reporting.named_slow import Entry
 from straggler.reporting.picture import Picture
+from straggler.reporting.picture_files import MARK, write_picture
 from straggler.reporting.time_axis import TimeAxis, duration, moment
 
 __all__ = ["page_data", "write_html"]
@@ -43,13 +44,14 @@ def write_html(picture: Picture, path: str | os.PathLike[str]) -> Path:
 
     Args:
         picture: What to show.
-        path: The file.
+        path: The file; what is there is replaced.
+
+    Raises:
+        ReportLogError: It cannot be written.
     """
     # "</" inside a script element would end it.
     text = json.dumps(page_data(picture), ensure_ascii=True, separators=(",", ":")).replace("</", "<\\/")
-    target = Path(path)
-    target.write_text(PAGE.replace("@DATA@", text), encoding="utf-8")
-    return target
+    return write_picture(path, PAGE.replace("@MARK@", MARK).replace("@DATA@", text).encode(), "--html")
 
 
 def page_data(picture: Picture) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Page of the HTML picture: its markup, style and script. ``@DATA@`` stands for the JSON."""
+"""Page of the HTML picture: its markup, style and script. ``@DATA@`` stands for the JSON, ``@MARK@`` for its maker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ __all__ = ["PAGE"]
 
 PAGE = r"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Stragglers</title>
+<meta name="generator" content="@MARK@">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --soft: #5f6670; --line: #d5d9de; --bad: #a3122b; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from straggler.errors import ReportLogError
 from straggler.reporting.cells import SOME_MISSING
 from straggler.reporting.named_slow import Entry
 from straggler.reporting.picture import Picture
+from straggler.reporting.picture_files import MARK, write_picture
 from straggler.reporting.rows import Row
 from straggler.reporting.time_axis import TimeAxis, duration, moment
 
@@ -30,7 +32,7 @@ def write_png(picture: Picture, path: str | os.PathLike[str]) -> Path:
     """Draw with matplotlib, which is imported here and nowhere else.
 
     Raises:
-        ReportLogError: matplotlib is not installed.
+        ReportLogError: matplotlib is not installed, or the file cannot be written.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -82,9 +84,9 @@ def write_png(picture: Picture, path: str | os.PathLike[str]) -> Path:
     )
     if not own:
         named_axes.set_visible(False)
-    target = Path(path)
-    figure.savefig(target, dpi=110)
-    return target
+    content = io.BytesIO()
+    figure.savefig(content, dpi=110, format="png", metadata={"Software": MARK})
+    return write_picture(path, content.getvalue(), "--png")
 
 
 def _said(picture: Picture) -> list[str]:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from resilience_core.hookspecs import RunContext
 from straggler.exchange.gathered import GatheredWindows
-from straggler.reporting.own_files import not_replaceable_because
+from straggler.reporting.own_files import begins_as, not_replaceable_because
 from straggler.scoring.past import HasPast, Past
 from straggler.scoring.scorer import Scorer, Scores
 
@@ -151,7 +151,7 @@ class KeptPast:
 
     def _is_taken(self) -> bool:
         """Return whether something else stands at the path, and say so once."""
-        why = not_replaceable_because(self.path, _FORMAT)
+        why = not_replaceable_because(self.path, lambda head: begins_as(head, _FORMAT))
         if why:
             self._say_not_kept("%s and is left as it is; move it away, or give another log_path", why)
         return bool(why)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = ["begins_as", "not_replaceable_because"]
@@ -46,12 +47,12 @@ def begins_as(head: bytes, format_name: str) -> bool:
     return not is_strange
 
 
-def not_replaceable_because(path: Path, format_name: str) -> str:
+def not_replaceable_because(path: Path, is_ours: Callable[[bytes], bool]) -> str:
     """Return why what is at a path must stay as it is, ``""`` where nothing is there, or a file that is ours.
 
     Args:
         path: Links are followed.
-        format_name: As for :func:`begins_as`.
+        is_ours: Tells by the first bytes whether a file is ours, or nobody's.
     """
     try:
         mode = os.stat(path).st_mode
@@ -66,4 +67,4 @@ def not_replaceable_because(path: Path, format_name: str) -> str:
                 head = file.read(_CHUNK)
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
-    return "" if begins_as(head, format_name) else "it holds something else"
+    return "" if is_ours(head) else "it holds something else"

@@ -28,6 +28,8 @@ def detector():
         ({"store": 5}, "store is 5; expected a store of torch.distributed"),
         ({"store": "x"}, "store is 'x'; expected a store of torch.distributed"),
         ({"log_path": ""}, "log_path is ''; expected a path"),
+        ({"node_name": 5}, "node_name is 5; expected text"),
+        ({"node_name": b"n"}, "node_name is b'n'; expected text"),
         ({"log_path": "a\0b"}, r"log_path is 'a\\x00b'; expected a path"),
     ],
 )

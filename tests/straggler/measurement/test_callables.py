@@ -1,5 +1,12 @@
 """wrap_callables: what is wrapped, kept and restored."""
 
+import asyncio
+import copy
+import functools
+import inspect
+import itertools
+import pickle
+import sys
 import types
 
 import pytest
@@ -227,3 +234,104 @@ def test_two_detectors_that_end_in_the_order_of_their_begin_leave_nothing(detect
     assert model.forward(1) == 2
     second.shutdown()
     assert vars(Model)["forward"] is original
+
+
+class Made:
+    def __init__(self, x=1):
+        self.x = x
+
+
+class Inherits(Made):
+    pass
+
+
+def test_a_class_that_is_named_stays_itself_and_its_objects_are_timed(detector):
+    module, kept = sys.modules[__name__], Made
+    before = Made(5)
+    detector.wrap_callables([CallableId(module, "Made")])
+    made = module.Made(2)
+    assert (module.Made is kept, type(made), made.x) == (True, kept, 2)
+    assert isinstance(before, module.Made)
+    for copied in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        assert (type(copied), copied.x) == (kept, 2)
+
+    class Child(module.Made):
+        pass
+
+    assert (Child(3).x, Inherits(4).x) == (3, 4)
+    assert inspect.signature(module.Made) == inspect.Signature([inspect.Parameter("x", 1, default=1)])
+    summaries = detector.generate_report().local_section_summaries
+    assert {name: int(of[Statistic.NUM]) for name, of in summaries.items()} == {f"{__name__}.Made": 1}
+    detector.restore_original_callables()
+    assert not hasattr(Made.__init__, "__wrapped__")
+
+
+def test_an_inherited_init_and_a_class_that_an_object_has_are_timed(detector):
+    space, before = types.SimpleNamespace(made=Inherits), set(vars(Inherits))
+    detector.wrap_callables([CallableId(space, "made")])
+    assert (space.made(2).x, Made(3).x, space.made is Inherits) == (2, 3, True)
+    summaries = detector.generate_report().local_section_summaries
+    assert {name: int(of[Statistic.NUM]) for name, of in summaries.items()} == {"SimpleNamespace.made": 1}
+    detector.restore_original_callables()
+    assert set(vars(Inherits)) == before
+
+
+@pytest.mark.parametrize("name", ["Awkward", "Chained"])
+def test_a_class_without_an_init_in_python_is_refused(detector, name):
+    module = types.ModuleType("m")
+    module.Awkward, module.Chained = Awkward, itertools.chain
+    with pytest.raises(
+        ConfigError,
+        match=rf"cannot replace m\.{name}: it is a class without an __init__ in Python, .* or wrap a method instead",
+    ):
+        detector.wrap_callables([CallableId(Model, "helper"), CallableId(module, name)])
+    assert not hasattr(Model.helper, "__wrapped__")
+
+
+class Recursive:
+    """Calls itself; what it returns is how many frames there are then."""
+
+    def plain(self, left):
+        return self.plain(left - 1) if left else frames()
+
+    @functools.lru_cache(maxsize=0)  # noqa: B019  # keeps nothing
+    def cached(self, left):
+        return self.cached(left - 1) if left else frames()
+
+    def generator(self, left):
+        yield from self.generator(left - 1) if left else [frames()]
+
+    async def coroutine(self, left):
+        return await self.coroutine(left - 1) if left else frames()
+
+
+def frames():
+    frame, count = sys._getframe(), 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def frames_a_call(owner, name):
+    def run(depth):
+        made = getattr(owner, name)(depth)
+        return asyncio.run(made) if name == "coroutine" else next(made) if name == "generator" else made
+
+    return (run(10) - run(0)) / 10
+
+
+@pytest.mark.parametrize(("name", "more"), [("plain", 1), ("cached", 1), ("generator", 1), ("coroutine", 2)])
+@pytest.mark.parametrize("is_of_class", [False, True])
+def test_a_wrapped_recursion_takes_one_more_frame_for_each_call_and_a_coroutine_two(detector, name, more, is_of_class):
+    one = Recursive()
+    assert frames_a_call(one, name) == 1
+    detector.wrap_callables([CallableId(Recursive if is_of_class else one, name)])
+    assert frames_a_call(one, name) == 1 + more
+
+
+def test_a_wrapped_recursion_reaches_about_half_the_depth(detector):
+    one, limit = Recursive(), sys.getrecursionlimit()
+    detector.wrap_callables([CallableId(one, "plain")])
+    one.plain((limit - frames()) // 2 - 20)
+    with pytest.raises(RecursionError):
+        one.plain(limit // 2 + 20)

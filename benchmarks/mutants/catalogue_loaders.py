@@ -74,8 +74,8 @@ MUTANTS_OF_LOADERS = (
     Mutant(
         "a wait for workers excuses what is slow without it",
         _BUSY,
-        "        shares = np.where(np.isnan(of_row), shares, shares - loads)\n",
-        "",
+        "        waits = np.where(np.isnan(of_row), waits, all_waits - loads)\n",
+        "        waits = np.where(np.isnan(of_row), waits, all_waits)\n",
         _SCORES,
     ),
     Mutant(

@@ -198,7 +198,6 @@ class ProcessorWaits:
         all_waits = np.where(np.isnan(of_row), waits, shares - of_row)
         # It is scored without waits for workers, which therefore explain nothing of it.
         waits = np.where(np.isnan(of_row), waits, all_waits - loads)
-        shares = np.where(np.isnan(of_row), shares, shares - loads)
         usual = np.broadcast_to(peers.middle(shares, at_least=2), shares.shape)
         more_waits, costs = waits - peers.middle(waits, at_least=2), shares - usual
         ages = np.arange(len(waits), 0, -1)[:, None]

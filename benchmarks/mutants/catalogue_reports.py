@@ -21,6 +21,7 @@ _CUT_FIGURES = ("tests/launcher/reports/test_cut_figures.py",)
 _CUTS = "launcher/reports/ledger.py"
 _FOUND = "launcher/reports/found_generations.py"
 _LOST = "launcher/reports/lost_work.py"
+_COUNTS = "launcher/reports/step_counts.py"
 _TOGETHER = "launcher/reports/story.py"
 _MEMBERS = "launcher/reports/members.py"
 _LET_GO = "launcher/reports/let_go.py"
@@ -176,9 +177,9 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report counts an iteration too many as repeated",
-        _LOST,
-        "max(0, min(own[1], last) - max(own[0], first) + 1)",
-        "max(0, min(own[1], last) - max(own[0], first) + 2)",
+        _COUNTS,
+        "max(0, min(own[1], end) - max(first, begin) + 1)",
+        "max(0, min(own[1], end) - max(first, begin) + 2)",
         _LEDGER,
     ),
     Mutant(
@@ -337,7 +338,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report leaves out what a launcher that was killed has not written, and another run went on from",
-        _LOST,
+        _COUNTS,
         "    if own is None or successor is None or successor.first_iteration is None:\n        return own\n",
         "    return own\n",
         _GAPS,
@@ -428,7 +429,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report counts steps although nothing is left of a generation",
-        _LOST,
+        _COUNTS,
         "            return True\n",
         "            return False\n",
         _GAPS,
@@ -484,7 +485,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report states that nothing was done again where ranks tell of no steps",
-        _LOST,
+        _COUNTS,
         "    return has_worked or not story.has_steps  # where",
         "    return False  # where",
         _GAPS,
@@ -897,7 +898,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "what was done again counts as kept twice",
-        "launcher/reports/lost_work.py",
+        _COUNTS,
         "    end = end if generation.is_silent else min(end, own[1])\n",
         "    end = max(end, own[1])\n",
         ("tests/launcher/reports/test_lineage.py", "tests/launcher/reports/test_running.py"),
@@ -931,6 +932,34 @@ MUTANTS_OF_REPORTS = (
         _LINEAGE,
     ),
     Mutant(
+        "iterations of which a former generation's were kept were not done again",
+        _COUNTS,
+        "union([*map(_interval, later), *kept[:number], *kept[number + 1 :]])",
+        "union(map(_interval, later))",
+        _LINEAGE,
+    ),
+    Mutant(
+        "what was kept was done again",
+        _COUNTS,
+        "    first = own[0] if (prefix := kept[number]) is None else prefix[1] + 1\n",
+        "    first = own[0]\n",
+        _LINEAGE,
+    ),
+    Mutant(
+        "saves have the numbers of loads",
+        "launcher/reports/lineage.py",
+        "        if len(found) == 1:  # where each",
+        "        if False:  # where each",
+        _LINEAGE,
+    ),
+    Mutant(
+        "ranks that tell of nothing have started all the time",
+        "launcher/reports/ledger.py",
+        "(not tells.anything or (life is not None and life.iteration is not None))",
+        "life is not None and life.iteration is not None",
+        _GAPS,
+    ),
+    Mutant(
         "whose checkpoint it was is never uncertain",
         "launcher/reports/lineage.py",
         "    is_about = saved is not None and came is not None and came > saved\n",
@@ -954,7 +983,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "an uncertain origin leaves what was lost exact",
         "launcher/reports/lost_work.py",
-        "any(origin.is_about for index, origin in after.items() if index <= number < origin.number)",
+        "any(origin.is_about for index, origin in ways.after.items() if index <= number < origin.number)",
         "False",
         _LINEAGE,
     ),

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.reports.doubts import is_doubtful
-from launcher.reports.lost_work import Kept, Loss, is_count_about, kept_steps, lost_from_ns, total_repeated
+from launcher.reports.lost_work import Kept, Loss, kept_steps, lost_from_ns, total_repeated
 from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
 from launcher.reports.places import Entry, Place, absent, between_launches, unaccounted, without_ranks
 from launcher.reports.rank_lives import RankLife
+from launcher.reports.step_counts import is_count_about
 from launcher.reports.story import JobGeneration, Member, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -36,9 +37,9 @@ class Accounts(NamedTuple):
 def account(story: Story, found: Sequence[Loss]) -> Accounts:
     """Cut the time of every place into stretches."""
     entries: list[Entry] = []
-    has_steps = story.has_steps
+    tells = _Tells(story.has_steps, story.has_signs)
     for number in range(len(story.launches)):
-        own = list(_of_launch(story, number, found, has_steps=has_steps))
+        own = list(_of_launch(story, number, found, tells))
         entries += own
         entries += without_ranks(story, number, own)
     entries += between_launches(story)
@@ -56,7 +57,14 @@ def _by_generation(entries: Sequence[Entry]) -> dict[int, dict[Place, dict[str, 
     return spent
 
 
-def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: bool) -> Iterator[Entry]:
+class _Tells(NamedTuple):
+    """What ranks of a story have told of."""
+
+    steps: bool
+    anything: bool
+
+
+def _of_launch(story: Story, number: int, found: Sequence[Loss], tells: _Tells) -> Iterator[Entry]:
     launch = story.launches[number]
     parts = [
         (index, generation, member)
@@ -78,7 +86,7 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
             rank = life.rank if life is not None else _only_rank(generation, local_rank)
             is_known = (generation.run, generation.number - 1) not in missing
             cuts = list(_before(launch.began_ns, before, index, member, is_known=is_known))
-            cuts += _during(member, life, found[index], local_rank, steps=has_steps)
+            cuts += _during(member, life, found[index], local_rank, tells)
             until_ns, is_last_known = last_ns if is_last else None, not launch.lacks_last
             cuts += _after(member, life, until_ns, is_running=launch.is_running, is_last_known=is_last_known)
             for due_to, key, ns, is_about in cuts:
@@ -118,14 +126,14 @@ def _before(
     yield former, key, started_ns - other.stopped_ns - waited_ns, False
 
 
-def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, *, steps: bool) -> Iterator[Cut]:
+def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, tells: _Tells) -> Iterator[Cut]:
     """Cut the time from the start of the processes to the last sign of progress."""
     started_ns, sign_ns = member.own.started_ns, last_sign_ns(member)
     if (left_ns := _left_ns(member, life)) is not None:
         sign_ns = min(max(left_ns, started_ns), sign_ns)
-    first_ns = _first_ns(member, life, local_rank, steps=steps)
-    if first_ns is None and life is not None and life.iteration is not None:
-        # It has begun a step, and the line that says when is missing.
+    first_ns = _first_ns(member, life, local_rank, steps=tells.steps)
+    if first_ns is None and (not tells.anything or (life is not None and life.iteration is not None)):
+        # Nothing tells when it began to work; or it has begun a step, and the line that says when is missing.
         yield None, "unknown", sign_ns - started_ns, False
         yield from _untold(member)
         return

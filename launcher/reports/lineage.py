@@ -56,12 +56,26 @@ def odd_runs(story: Story) -> frozenset[int]:
 
 
 def first_after_a_save(story: Story) -> int:
-    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show."""
+    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show.
+
+    What is noted as loaded may be numbered in another way, and tells only where no noted save does.
+    """
+    for generation, origin in zip(story.generations, origins(story), strict=True):
+        if origin is None or (first := generation.first_iteration) is None:
+            continue
+        found = {first, first - 1} & saves_of(story.generations[origin.number])
+        if len(found) == 1:  # where each step is saved, it may be either
+            return first - found.pop()
+    return _first_after_a_load(story)
+
+
+def _first_after_a_load(story: Story) -> int:
+    """Return the same of the number of a checkpoint that was noted as loaded."""
     return next((shift for each in story.generations if (shift := shift_of(each)) is not None), 0)
 
 
 def shift_of(generation: JobGeneration) -> int | None:
-    """Return the same of one resume; None where it does not show it."""
+    """Return by how much a generation's first iteration is above the checkpoint that it has loaded, if by 0 or 1."""
     first, resumed_from = generation.first_iteration, generation.resumed_from
     if first is None or resumed_from is None or first - resumed_from not in (0, 1):
         return None
@@ -78,7 +92,7 @@ def held_by(story: Story, resumed: JobGeneration) -> int | None:
     """Return the last iteration in the state that a generation has begun with, as far as it is known."""
     if resumed.first_iteration is not None:
         return resumed.first_iteration - 1
-    return resumed.resumed_from - 1 + first_after_a_save(story) if resumed.resumed_from is not None else None
+    return resumed.resumed_from - 1 + _first_after_a_load(story) if resumed.resumed_from is not None else None
 
 
 def saves_of(generation: JobGeneration) -> set[int]:

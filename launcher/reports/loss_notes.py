@@ -95,7 +95,12 @@ def _of_uncounted(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             "what was lost cannot be told from what was kept, so the time of their work is 'unknown'"
         )
     hidden = [g.number for g, loss in pairs[:-1] if not loss.is_counted and loss.kept is Kept.UNKNOWN]
-    if hidden and not story.has_steps:  # where others tell of steps, their time is 'unknown' throughout
+    if pairs and not story.has_signs:
+        yield (
+            "no rank has told of a step, a section or a heartbeat: when they began to work, and what was lost, is not "
+            "known, so the time of their processes is 'unknown'"
+        )
+    elif hidden and not story.has_steps:  # where others tell of steps, their time is 'unknown' throughout
         yield (
             f"generation(s) {rank_list(hidden)}: whether something was lost is not known; it would be part of what is "
             "called productive"

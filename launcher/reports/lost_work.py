@@ -10,14 +10,14 @@ have done. What they have lost is known where the save is; otherwise it is known
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from launcher.reports.doubts import is_doubtful
 from launcher.reports.held import unsaved_stop
 from launcher.reports.lineage import Origin, begin_of, first_after_a_save, odd_runs, saves_of, way
 from launcher.reports.rank_lives import RankLife
+from launcher.reports.step_counts import is_one_missing, is_uncounted, kept_intervals, repeated, union
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
 from launcher.reports.under_way import is_loss_open
@@ -26,15 +26,11 @@ __all__ = [
     "Kept",
     "Loss",
     "hides_its_begin",
-    "is_count_about",
     "kept_steps",
     "losses",
     "lost_from_ns",
     "total_repeated",
 ]
-
-Interval = tuple[int, int]
-"""First and last iteration."""
 
 
 class Kept(Enum):
@@ -55,7 +51,7 @@ class Loss(NamedTuple):
     iteration: int | None = None
     """Of the save, or the last one that was kept."""
     repeated: int | None = 0
-    """How many of its iterations were done again later; None where that is not known."""
+    """How many of its iterations were not kept and were done by others, too; None where that is not known."""
     is_final: bool = False
     """Nothing has gone on from it."""
     is_counted: bool = True
@@ -72,27 +68,26 @@ def losses(story: Story) -> list[Loss]:
     generations = story.generations
     odd = odd_runs(story)
     stopped = unsaved_stop(story)
-    are_steps, after, found = not counts_in_strides(story), way(story).after, []
+    are_steps, ways, found = not counts_in_strides(story), way(story), []
+    kept = kept_intervals(story, ways)
     for number, generation in enumerate(generations):
         if generation.run in odd:
             is_well = number + 1 == len(generations) and _final(story, generation, None).kept is Kept.ALL
-            kept = Kept.ALL if is_well else Kept.UNKNOWN
-            found.append(Loss(kept, repeated=None, is_about=_has_gone_back(generation)))
+            what = Kept.ALL if is_well else Kept.UNKNOWN
+            found.append(Loss(what, repeated=None, is_about=_has_gone_back(generation)))
             continue
         later = [each for each in generations[number + 1 :] if each.run not in odd]
-        is_counted = not _is_uncounted(story, generation)
-        repeated = _repeated(story, generation, later) if are_steps else None
-        loss = _loss(story, generation, later, after.get(number))
+        is_counted = not is_uncounted(story, generation)
+        again = repeated(story, number, later, kept) if are_steps else None
+        loss = _loss(story, generation, later, ways.after.get(number))
         if loss.is_final and not is_counted:
-            repeated = None  # nothing tells whether there is anything to be done again
+            again = None  # nothing tells whether there is anything to be done again
         is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
         is_open = loss.kept is Kept.ALL and is_loss_open(story, generation)
         is_about = is_open or (loss.is_final and is_end_about)
         is_about |= stopped is not None and stopped[0] is generation
-        is_about |= any(origin.is_about for index, origin in after.items() if index <= number < origin.number)
-        found.append(
-            loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
-        )
+        is_about |= any(origin.is_about for index, origin in ways.after.items() if index <= number < origin.number)
+        found.append(loss._replace(repeated=again, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about))
     return found
 
 
@@ -105,25 +100,16 @@ def _has_gone_back(generation: JobGeneration) -> bool:
     )
 
 
-def _is_uncounted(story: Story, generation: JobGeneration) -> bool:
-    """Return whether a generation has done something, and its figures do not tell with which iteration it began."""
-    lives = [life for member in generation.members for life in member.lives.values()]
-    if not lives or generation.first_iteration is not None:
-        return False
-    has_worked = generation.iteration is not None or any(life.first_step_ns is not None for life in lives)
-    return has_worked or not story.has_steps  # where others tell of steps, it came to none
-
-
 def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration], after: Origin | None) -> Loss:
     """Return what became of a generation's work; ``after`` is which has gone on from it on the way to the last one."""
-    first, is_uncounted = generation.first_iteration, _is_uncounted(story, generation)
+    first, has_no_begin = generation.first_iteration, is_uncounted(story, generation)
     if not any(member.lives for member in generation.members):
         return Loss(Kept.UNKNOWN)
-    if first is None and not is_uncounted:
+    if first is None and not has_no_begin:
         return Loss(Kept.ALL)
     successors = [(begin, each) for each in later if (begin := begin_of(each)) is not None]
     if not successors:
-        has_gone_on = any(_is_uncounted(story, each) or hides_its_begin(each) for each in later)
+        has_gone_on = any(is_uncounted(story, each) or hides_its_begin(each) for each in later)
         return Loss(Kept.UNKNOWN) if has_gone_on else _final(story, generation, first)
     again, resumed = min(successors, key=lambda pair: pair[0])
     if after is not None:
@@ -136,7 +122,7 @@ def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration
     for number in (resumed.resumed_from, *around):
         if number is not None and number in saves:
             return Loss(Kept.SAVE, number)
-    if not is_uncounted:
+    if not has_no_begin:
         return Loss(Kept.ITERATION, again - 1)
     return Loss(Kept.PART if generation.iteration is not None and again < generation.iteration else Kept.UNKNOWN)
 
@@ -144,11 +130,6 @@ def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration
 def hides_its_begin(generation: JobGeneration) -> bool:
     """Return whether a generation may have begun a step, and the lines that would tell with which are missing."""
     return generation.first_iteration is None and generation.is_open_ended
-
-
-def _is_untold(generation: JobGeneration) -> bool:
-    """Return whether nothing at all tells what a generation has done."""
-    return generation.is_open_ended and not any(member.lives for member in generation.members)
 
 
 def _final(story: Story, generation: JobGeneration, first: int | None) -> Loss:
@@ -195,56 +176,9 @@ def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None
 # ---- counting -------------------------------------------------------------------------------------------
 
 
-def _interval(generation: JobGeneration) -> Interval | None:
-    first, done = generation.first_iteration, generation.done
-    return (first, done) if first is not None and done is not None and done >= first else None
-
-
-def _union(intervals: Iterable[Interval | None]) -> list[Interval]:
-    merged: list[Interval] = []
-    for first, last in sorted(interval for interval in intervals if interval is not None):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGeneration]) -> int | None:
-    if not any(member.lives for member in generation.members):
-        return None
-    if later and any(_is_uncounted(story, each) for each in (generation, *later)):
-        return None
-    if (later and generation.is_cut) or any(map(_is_untold, later)) or _is_one_missing(story, generation):
-        return None
-    if (own := _interval(generation)) is None:
-        return 0
-    if any(each.is_cut and (each.done is None or each.done < own[1]) for each in later):
-        return None
-    return sum(max(0, min(own[1], last) - max(own[0], first) + 1) for first, last in _union(map(_interval, later)))
-
-
-def is_count_about(story: Story) -> bool:
-    """Return whether ranks may have done other iterations than those that are counted."""
-    is_done_about = any(generation.is_done_about for generation in story.generations)
-    return is_doubtful(story) or is_done_about or unsaved_stop(story) is not None
-
-
-def _is_one_missing(story: Story, since: JobGeneration | None = None) -> bool:
-    """Return whether nothing is left of a generation (one after ``since``): they are numbered from 0 through a run."""
-    if not is_count_about(story):
-        return False
-    for run in range(since.run if since is not None else 0, len(story.runs)):
-        there = {generation.number for generation in story.generations if generation.run == run}
-        least = since.number if since is not None and since.run == run else 0
-        if not there.issuperset(range(least, max(there, default=0))):
-            return True
-    return False
-
-
 def total_repeated(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done again in the whole story; None where that is not known throughout."""
-    if _is_one_missing(story):
+    if is_one_missing(story):
         return None
     counts = [loss.repeated for loss in found]
     return None if not counts or None in counts else sum(count for count in counts if count is not None)
@@ -254,7 +188,7 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done and kept; None where that is not known."""
     if (
         not found
-        or _is_one_missing(story)
+        or is_one_missing(story)
         or any(loss.repeated is None or not loss.is_counted or loss.is_cut for loss in found)
     ):
         return None
@@ -264,23 +198,7 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
             least = loss.iteration + first_after_a_save(story)
         elif loss.is_final and loss.kept is Kept.NOTHING:
             least = generation.first_iteration
-    ways = way(story)
-    own = (
-        _kept_interval(generation, story.generations[after.number] if after is not None else None)
-        for number, generation in enumerate(story.generations)
-        if (after := ways.after.get(number)) is not None or number == ways.last
+    return sum(
+        max(0, (end if least is None else min(end, least - 1)) - first + 1)
+        for first, end in union(kept_intervals(story, way(story)))
     )
-    return sum(max(0, (end if least is None else min(end, least - 1)) - first + 1) for first, end in _union(own))
-
-
-def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:
-    """Return what a generation has done that the one which has gone on from it had not to do again.
-
-    Where last lines are missing, it is what that one went on from.
-    """
-    own = _interval(generation)
-    if own is None or successor is None or successor.first_iteration is None:
-        return own
-    end = successor.first_iteration - 1
-    end = end if generation.is_silent else min(end, own[1])
-    return (own[0], end) if end >= own[0] else None

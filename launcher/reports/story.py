@@ -115,6 +115,16 @@ class Story(NamedTuple):
         return any(life.first_step_ns is not None for ranks in self.lives.values() for life in ranks.values())
 
     @property
+    def has_signs(self) -> bool:
+        """Whether a rank has told of anything: a step, a section or a heartbeat."""
+        lives = (life for ranks in self.lives.values() for life in ranks.values())
+        return (
+            self.has_steps
+            or any(life.first_sign_ns is not None for life in lives)
+            or any(member.own.first_sign_ns for _, member in self.members)
+        )
+
+    @property
     def members(self) -> Iterator[tuple[JobGeneration, Member]]:
         """Every launch's part in every generation."""
         return ((generation, member) for generation in self.generations for member in generation.members)

@@ -182,6 +182,25 @@ def test_a_job_without_steps_that_never_failed_has_nothing_done_again(tmp_path: 
     assert "; steps kept: not known, 0 done again" in "\n".join(text_of(report))
 
 
+def test_where_no_rank_tells_of_anything_nothing_is_known_but_when_processes_began_and_ended(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(7, 1)], steps=30)
+
+    def silent(line: dict[str, Any]) -> dict[str, Any] | None:
+        return None if line["event"] == "phases" else line
+
+    (run.folders[0] / "figures.jsonl").unlink()
+    rewritten(run.folders[0] / "events.jsonl", silent)
+    report = reported(run)
+    first, last = run.lives
+    assert first.seen is not None
+    whole = first.seen - first.started + last.stopped - last.started
+    assert seconds(report)["unknown"] == pytest.approx(whole, abs=0.3)
+    assert "productive" not in seconds(report)
+    assert seconds(report)["start"] == pytest.approx(first.started, abs=1e-3)
+    assert any("no rank has told of a step, a section or a heartbeat" in note for note in report.notes)
+    assert not any("part of what is called productive" in note for note in report.notes)
+
+
 def test_a_last_failure_without_steps_has_no_count_of_what_is_done_again(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(7, 1), Failure(17, 0)], steps=30, ends_with="failed", has_saves=False)
     without_steps(run)
@@ -335,6 +354,18 @@ def test_without_the_incident_too_detection_is_no_better_known_than_the_rest(tmp
     assert [(culprit.rank, culprit.node) for culprit in incident.culprits] == [(1, "node0")]
     assert "rank 1 on node0" in "\n".join(text_of(report))
     page(report)
+
+
+def test_of_a_generation_of_which_nothing_is_left_no_step_is_counted(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(20, 0), Failure(35, 1)], steps=60, lines=200)
+    folder = run.folders[0]
+    for name in ("events.jsonl", "figures.jsonl"):
+        rewritten(folder / name, lambda line: None if line.get("generation") == 1 else line)
+    shutil.rmtree(folder / "incidents" / "0002")
+    report = reported(run)
+    assert [generation.number for generation in report.generations] == [0, 2]
+    assert (report.ledger.steps, report.ledger.repeated) == (None, None)
+    assert any("generation(s) 1: nothing is left of them" in note for note in report.notes)
 
 
 def test_a_last_generation_whose_figures_are_missing_is_not_idle(tmp_path: Path) -> None:

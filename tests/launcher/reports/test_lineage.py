@@ -58,6 +58,31 @@ def test_of_two_saves_of_one_number_the_later_one_is_gone_on_from(
         assert seconds_of(report, key) == (pytest.approx(run.truth.seconds[key], abs=1e-3), False)
 
 
+def test_an_incident_tells_how_many_of_the_iterations_that_it_has_lost_were_done_again(tmp_path: Path) -> None:
+    """From 0 again to 14, which the first one's had been kept of; then from the newest."""
+    run = invent_run(tmp_path, failures=BACK_AND_FORTH, steps=50, lines=200, finds={1: 0, 2: 20})
+    report = reported(run)
+    assert [generation.repeated for generation in report.generations] == [5, 15, 0]
+    assert [incident.repeated for incident in report.incidents] == [5, 15]
+
+
+@pytest.mark.parametrize("shift", [0, -1])
+def test_checkpoints_that_are_loaded_by_another_number_than_saved(tmp_path: Path, shift: int) -> None:
+    """Saved as 10, after ten steps, and loaded as that or as 9, the last step that was done."""
+    run = invent_run(tmp_path, failures=[Failure(25, 1), Failure(37, 1), Failure(45, 1)], lines=200, ends_with="failed")
+
+    def renumbered(line: dict[str, Any]) -> dict[str, Any]:
+        for known in line["ranks"].values():
+            if known.get("resumed_from") is not None:
+                known["resumed_from"] += shift
+        return line
+
+    change(run, renumbered)
+    report = reported(run)
+    assert (report.ledger.steps, report.ledger.is_count_about) == (40, False)
+    assert any("Now it is every 10 steps." in each.text for each in report.recommendations)
+
+
 def test_who_has_come_so_far_is_gone_on_from_where_no_save_was_noted(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=BACK_AND_FORTH, steps=50, lines=200, finds={1: 10}, has_saves=False)
     report = reported(run)

@@ -36,28 +36,41 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
-    options = parser().parse_args(arguments)
+    top = parser()
+    options = top.parse_args(arguments)
+    if options.command == "plot" and options.only and getattr(options, "png" if options.only == "html" else "html"):
+        top.error(f"--only {options.only} makes no other picture: leave out --only, or the file of the other one")
+    command = f"python -m straggler {options.command}"
     try:
-        return _plot(options) if options.command == "plot" else _simulate(options)
+        said = _plot(options) if options.command == "plot" else _simulate(options)
     except ResilienceError as error:
-        print(f"python -m straggler {options.command}: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return 1
+    try:
+        print(*said, sep="\n", flush=True)
+    except BrokenPipeError:  # whoever read it has seen enough
+        sys.stdout = None
+    except OSError as error:
+        sys.stdout = None  # it would be written once more when the interpreter ends
+        print(f"{command}: the output cannot be written: {error.strerror}; what it made is there", file=sys.stderr)
+        return 1
+    return 0
 
 
-def _plot(options: argparse.Namespace) -> int:
+def _plot(options: argparse.Namespace) -> list[str]:
+    """Draw, and return which files were written."""
     from straggler.reporting.heatmap_html import write_html
     from straggler.reporting.heatmap_png import write_png
     from straggler.reporting.picture import picture_of
+    from straggler.reporting.picture_files import check_apart
     from straggler.reporting.report_log import records
 
     picture = picture_of(records(options.log))
     wanted = [options.only] if options.only else ["png", "html"]
     files = {kind: _file_for(kind, options) for kind in wanted}  # all are looked at before one is written
-    if "png" in files:
-        print(write_png(picture, files["png"]))
-    if "html" in files:
-        print(write_html(picture, files["html"]))
-    return 0
+    check_apart(options.log, files)
+    write = {"png": write_png, "html": write_html}
+    return [str(write[kind](picture, file)) for kind, file in files.items()]
 
 
 def _file_for(kind: str, options: argparse.Namespace) -> Path:
@@ -72,7 +85,8 @@ def _file_for(kind: str, options: argparse.Namespace) -> Path:
     return beside
 
 
-def _simulate(options: argparse.Namespace) -> int:
+def _simulate(options: argparse.Namespace) -> list[str]:
+    """Score the jobs, and return what to say of that."""
     from straggler.simulation.evaluation import Confusion, evaluate, with_stragglers
     from straggler.simulation.reports import write_log
     from straggler.simulation.simulator import SimulatedJob
@@ -84,12 +98,11 @@ def _simulate(options: argparse.Namespace) -> int:
         marks += evaluate(job)
         if seed == 0 and options.log:
             write_log(job, options.log)
-    print(
+    return [
         f"{options.jobs} jobs of {options.ranks} ranks, {100 * options.slowdown:g} % slowdowns from report "
         f"{options.onset}, three reports later: F1 {marks.f1:.4f} "
         f"({marks.tp} found, {marks.fn} missed, {marks.fp} healthy ranks named)"
-    )
-    return 0
+    ]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ __all__ = ["MUTANTS_OF_PICTURES"]
 _PICTURES = ("tests/straggler/test_pictures.py",)
 _NAMED = ("tests/straggler/reporting/test_named_slow.py",)
 _TABLE = ("tests/straggler/reporting/test_table.py",)
-_FILES = ("tests/straggler/reporting/test_picture_files.py",)
+_FILES = _FILES
 _CELLS = "straggler/reporting/cells.py"
 _EPISODES = "straggler/reporting/named_slow.py"
 
@@ -110,6 +110,20 @@ MUTANTS_OF_PICTURES = (
         "straggler/reporting/picture_files.py",
         "    except OSError as error:\n",
         "    except ImportError as error:\n",
+        _FILES,
+    ),
+    Mutant(
+        "a picture is written over the log",
+        "straggler/__main__.py",
+        "    check_apart(options.log, files)\n",
+        "",
+        _FILES,
+    ),
+    Mutant(
+        "a link to the log is another file",
+        "straggler/reporting/picture_files.py",
+        "        return path.resolve() == other.resolve() or path.samefile(other)\n",
+        "        return path == other\n",
         _FILES,
     ),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from straggler.errors import ReportLogError
 from straggler.reporting.own_files import not_replaceable_because
 
-__all__ = ["MARK", "check_default", "write_picture"]
+__all__ = ["MARK", "check_apart", "check_default", "write_picture"]
 
 MARK = "torch-resilience straggler plot"
 """Stands near the beginning of each picture, in the meta element ``generator`` or in the PNG's text ``Software``."""
@@ -42,6 +43,31 @@ def check_default(path: Path, option: str) -> None:
             f"{path} stays as it is: {why}, and was not written by this command; "
             f"name the file to be written with {option} FILE"
         )
+
+
+def check_apart(log: str | os.PathLike[str], files: Mapping[str, Path]) -> None:
+    """Check that no picture would be written over the log, or over the other one.
+
+    Args:
+        log: What is drawn.
+        files: Where the pictures go, by their kind.
+
+    Raises:
+        ReportLogError: Two of them are one file.
+    """
+    known = {"the log": Path(log)}
+    for kind, path in files.items():
+        for name, other in known.items():
+            if _is_same(path, other):
+                raise ReportLogError(f"{path} is {name}, so it is not written; name another file with --{kind} FILE")
+        known[f"where the {kind.upper()} goes"] = path
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.resolve() == other.resolve() or path.samefile(other)
+    except (OSError, RuntimeError):  # one of them is not there yet; RuntimeError: links that lead in a circle
+        return False
 
 
 def write_picture(path: str | os.PathLike[str], content: bytes, option: str) -> Path:

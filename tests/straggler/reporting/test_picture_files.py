@@ -1,6 +1,9 @@
 """Where pictures are written: what stays as it is, and what is said where one cannot be written."""
 
 import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,43 @@ def test_a_png_is_written_under_any_name(log, tmp_path):
     pytest.importorskip("matplotlib")
     assert plot(log, "--only", "png", "--png", tmp_path / "picture.of-the-job") == 0
     assert (tmp_path / "picture.of-the-job").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_the_log_is_never_written_over(log, kind, tmp_path, capsys, link):
+    target = log
+    if link:
+        target = tmp_path / "link"
+        target.symlink_to(log)
+    before = log.read_bytes()
+    assert plot(log, "--only", kind, f"--{kind}", target) == 1
+    assert said(capsys) == (
+        f"python -m straggler plot: {target} is the log, so it is not written; name another file with --{kind} FILE"
+    )
+    assert log.read_bytes() == before
+
+
+def test_two_pictures_are_two_files(log, tmp_path, capsys):
+    assert plot(log, "--png", tmp_path / "x", "--html", tmp_path / "x") == 1
+    assert "is where the PNG goes, so it is not written; name another file with --html FILE" in said(capsys)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_for_a_picture_that_is_not_made_is_refused(log, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        plot(log, "--only", "html", "--png", tmp_path / "x")
+    assert "--only html makes no other picture" in capsys.readouterr().err
+
+
+def test_output_that_nobody_takes_makes_no_traceback(log):
+    command = [sys.executable, "-m", "straggler", "plot", str(log), "--only", "html"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    why = "the output cannot be written: No space left on device; what it made is there"
+    assert (done.returncode, done.stderr) == (1, f"python -m straggler plot: {why}\n")
+    assert log.with_suffix(".html").exists()
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -9,7 +9,7 @@ __all__ = ["MUTANTS_OF_PICTURES"]
 _PICTURES = ("tests/straggler/test_pictures.py",)
 _NAMED = ("tests/straggler/reporting/test_named_slow.py",)
 _TABLE = ("tests/straggler/reporting/test_table.py",)
-_FILES = _FILES
+_FILES = ("tests/straggler/reporting/test_picture_files.py",)
 _CELLS = "straggler/reporting/cells.py"
 _EPISODES = "straggler/reporting/named_slow.py"
 

@@ -181,4 +181,11 @@ MUTANTS_OF_WRAPPED_CODE = (
         "        except ImportError as error:",
         ("tests/straggler/reporting/test_decision_hook.py",),
     ),
+    Mutant(
+        "a wrapped cached method has no cache_info",
+        "straggler/measurement/timed.py",
+        "        if hasattr(function, name):  # methods",
+        "        if False:  # methods",
+        _CALLABLES,
+    ),
 )

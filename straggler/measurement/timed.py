@@ -39,6 +39,9 @@ Find = Callable[[], Section]
 _TAKE_THE_OBJECT = (type(functools.lru_cache(len)), MethodDescriptorType, WrapperDescriptorType)
 """Types in C whose objects are called with the object first, as functions are."""
 
+_OF_A_CACHE = ("cache_info", "cache_clear")
+"""Of :func:`functools.lru_cache`."""
+
 
 def timed_for_some(function: Callable[..., Any], finds: Mapping[int, Find]) -> Callable[..., Any]:
     """Return a function for a class in place of one of its methods.
@@ -214,7 +217,11 @@ def _like(timed: FunctionType | Callable[..., Any], function: Callable[..., Any]
     """
     if isinstance(function, FunctionType) and isinstance(timed, FunctionType):
         timed = FunctionType(timed.__code__, _names(function), timed.__name__, None, timed.__closure__)
-    return functools.update_wrapper(timed, function)
+    made = functools.update_wrapper(timed, function)
+    for name in _OF_A_CACHE:
+        if hasattr(function, name):  # methods of the object in C, so its __dict__ does not have them
+            setattr(made, name, getattr(function, name))
+    return made
 
 
 def _names(function: FunctionType) -> dict[str, Any]:

@@ -335,3 +335,20 @@ def test_a_wrapped_recursion_reaches_about_half_the_depth(detector):
     one.plain((limit - frames()) // 2 - 20)
     with pytest.raises(RecursionError):
         one.plain(limit // 2 + 20)
+
+
+class Cached:
+    @functools.lru_cache(maxsize=4)  # noqa: B019  # a class of the test
+    def double(self, number):
+        return 2 * number
+
+
+@pytest.mark.parametrize("is_of_class", [False, True])
+def test_a_cached_method_keeps_what_asks_and_clears_its_cache(detector, is_of_class):
+    one = Cached()
+    detector.wrap_callables([CallableId(Cached if is_of_class else one, "double")])
+    Cached.double.cache_clear()
+    assert [one.double(3), one.double(3)] == [6, 6]
+    assert Cached.double.cache_info()[:2] == one.double.cache_info()[:2] == (1, 1)
+    one.double.cache_clear()
+    assert Cached.double.cache_info().currsize == 0

@@ -46,15 +46,15 @@ MUTANTS_OF_LOADERS = (
     Mutant(
         "two workers count as slow as one",
         _LOADERS,
-        " // max(worker.num_workers, 1)",
-        "",
+        "made.add(took // worker.num_workers, ",
+        "made.add(took, ",
         _TESTS,
     ),
     Mutant(
         "the mean of all batches so far hides a change of the workers",
         _OWN,
-        "        took_ns, batches = self._loaded[0] - before[0], self._loaded[1] - before[1]\n",
-        "        took_ns, batches = self._loaded\n",
+        "self._loaded.since(before)",
+        "self._loaded",
         _TESTS,
     ),
     Mutant(
@@ -63,6 +63,20 @@ MUTANTS_OF_LOADERS = (
         "(self._cut[1] - waited)",
         "self._cut[1]",
         _TESTS,
+    ),
+    Mutant(
+        "what workers waited for a core is a part of what a batch takes",
+        _OWN,
+        "made.took_ns - made.waited_ns",
+        "made.took_ns",
+        _TESTS,
+    ),
+    Mutant(
+        "waits for workers hide those of the workers for a core",
+        _BUSY,
+        "            loads = np.zeros_like(loads)  # it is",
+        "            pass  # it is",
+        _SCORES,
     ),
     Mutant(
         "a wait for workers that lasts is a straggler",

@@ -4,8 +4,8 @@ A rank that waits for its workers in every step is not slow for it. Workers load
 equally fast, one waits for them in each step, and the others, which wait for that rank in the collective, find their
 batches ready: a difference of 1 % between the workers of two ranks decides which of them waits for all that the step
 is longer than its computation. So waits for workers are kept apart from a rank's own work, as those for a core are,
-and what the workers take for a batch is measured where they work: the time of a batch, without waits for a core,
-divided by the number of workers, since so many batches are made at once.
+and what the workers take for a batch is measured where they work: the time of a batch, with and without waits for a
+core, divided by the number of workers, since so many batches are made at once.
 
 Workers that are forks of this process, made while a detector runs, write it into memory that they share with it.
 Others tell nothing: then it is not known whether they are slow, and a report says so.
@@ -22,31 +22,50 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from straggler.measurement.core_waits import CoreWaits
 
-__all__ = ["BatchesMade", "batches_made", "counted", "what_fetches", "what_waits"]
+__all__ = ["Batches", "BatchesMade", "batches_made", "counted", "what_fetches", "what_waits"]
 
 _SLOTS = 127
 """Workers write into one each, by their process's number; two that meet in one may lose a count."""
+
+
+class Batches(NamedTuple):
+    """What is known of a number of batches."""
+
+    took_ns: int
+    waited_ns: int
+    """The part of it in which workers waited for a core."""
+    number: int
+
+    def since(self, before: Batches) -> Batches:
+        """Return those that have come after others."""
+        return Batches(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class BatchesMade:
     """Counts the batches that workers of this process have made, and how long they took; in shared memory."""
 
     def __init__(self) -> None:
-        self._words = memoryview(mmap.mmap(-1, 16 * _SLOTS)).cast("q")
+        self._words = memoryview(mmap.mmap(-1, 24 * _SLOTS)).cast("q")
 
-    def add(self, nanoseconds: int) -> None:
-        """Add a batch; called in the process of a worker."""
-        place = 2 * (os.getpid() % _SLOTS)
+    def add(self, nanoseconds: int, waited_ns: int) -> None:
+        """Add a batch; called in the process of a worker.
+
+        Args:
+            nanoseconds: What it took.
+            waited_ns: The part of that in which the worker waited for a core.
+        """
+        place = 3 * (os.getpid() % _SLOTS)
         self._words[place] += nanoseconds
-        self._words[place + 1] += 1
+        self._words[place + 1] += waited_ns
+        self._words[place + 2] += 1
 
-    def so_far(self) -> tuple[int, int]:
-        """Return the nanoseconds and the number of all batches."""
-        return sum(self._words[::2].tolist()), sum(self._words[1::2].tolist())
+    def so_far(self) -> Batches:
+        """Return what there is of all batches."""
+        return Batches(*(sum(self._words[word::3].tolist()) for word in range(3)))
 
 
 @functools.cache
@@ -89,9 +108,8 @@ def counted(original: Any) -> Callable[..., Any]:
         waited, began = cores.read_ns(), perf_counter_ns()
         batch = original(*args, **kwargs)
         took, now = perf_counter_ns() - began, cores.read_ns()
-        if waited is not None and now is not None:
-            took -= now - waited
-        made.add(max(took, 0) // max(worker.num_workers, 1))
+        waited = 0 if waited is None or now is None else min(now - waited, took)
+        made.add(took // worker.num_workers, waited // worker.num_workers)
         return batch
 
     return fetch

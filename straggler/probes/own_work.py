@@ -14,7 +14,7 @@ import numpy as np
 
 from resilience_core.system.clock import NS_PER_SECOND
 from straggler.measurement.collectives import collective_counter
-from straggler.measurement.loaders import batches_made
+from straggler.measurement.loaders import Batches, batches_made
 from straggler.measurement.measured import (
     BATCHES_OF_WORKERS,
     OWN_WORK_OF_AN_ITERATION,
@@ -52,7 +52,7 @@ class OwnWorkProbe:
         self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._on_core: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._before = (0, 0)
-        self._loaded = (0, 0)
+        self._loaded = Batches(0, 0, 0)
         self._cut = (0, 0)
 
     def unavailable_because(self) -> str:
@@ -101,8 +101,7 @@ class OwnWorkProbe:
     def _loads(self) -> _Loads:
         (began, waited), self._cut = self._cut, (perf_counter_ns(), self._waits.loader_ns)
         before, self._loaded = self._loaded, batches_made().so_far()
-        took_ns, batches = self._loaded[0] - before[0], self._loaded[1] - before[1]
-        return _Loads((self._cut[1] - waited) / max(self._cut[0] - began, 1), took_ns, batches)
+        return _Loads((self._cut[1] - waited) / max(self._cut[0] - began, 1), self._loaded.since(before))
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
@@ -118,9 +117,8 @@ class _Loads(NamedTuple):
 
     waited: float
     """Share of the time that the thread waited for their workers."""
-    took_ns: int
-    """How long these took for all batches."""
-    batches: int
+    batches: Batches
+    """Those that these have made."""
 
 
 def _summarised(
@@ -133,12 +131,12 @@ def _summarised(
         seconds = np.maximum(np.array(list(nanoseconds), dtype=np.float64) / NS_PER_SECOND, 0.0)
         row = measured(family, OWN_WORK_OF_AN_ITERATION, seconds, synchronous=is_unseen)
         collected.rows += [] if row is None else [row]
-    if loads.batches > 0:
+    made = loads.batches
+    for family, took_ns in ((Family.OWN_WORK, made.took_ns), (Family.ON_CORE, made.took_ns - made.waited_ns)):
         # Only sums are shared with the workers. A mean is what counts: they work ahead.
-        each = np.full(min(loads.batches, MAX_SAMPLES), loads.took_ns / loads.batches / NS_PER_SECOND)
-        for family in (Family.OWN_WORK, Family.ON_CORE):
-            row = measured(family, BATCHES_OF_WORKERS, each)
-            collected.rows += [] if row is None else [row]
+        each = np.full(min(made.number, MAX_SAMPLES), took_ns / max(made.number, 1) / NS_PER_SECOND)
+        row = measured(family, BATCHES_OF_WORKERS, each)
+        collected.rows += [] if row is None else [row]
     return collected
 
 

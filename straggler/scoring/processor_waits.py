@@ -81,10 +81,11 @@ class ProcessorWaits:
     Args:
         ranks: Ranks in the job.
         gpu_row: Name of the row that no such wait explains.
+        batches_row: Name of that of the workers of data loaders, which wait for cores of their own.
     """
 
-    def __init__(self, ranks: int, gpu_row: int) -> None:
-        self._ranks, self._gpu_row = ranks, gpu_row
+    def __init__(self, ranks: int, gpu_row: int, batches_row: int) -> None:
+        self._ranks, self._gpu_row, self._batches_row = ranks, gpu_row, batches_row
         self._waits: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
         self._shares: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
         self._loads: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
@@ -194,6 +195,8 @@ class ProcessorWaits:
         of_row = np.stack([self._on_core[number][row] for number in known])
         ran = np.stack([self._ran[number] for number in known])
         loads = np.stack([self._loads[number] for number in known])
+        if int(window.names[row]) == self._batches_row:
+            loads = np.zeros_like(loads)  # it is the workers that have worked and waited
         # Of own work the waits of just this row are known; elsewhere all that the rank waited may have been here.
         all_waits = np.where(np.isnan(of_row), waits, shares - of_row)
         # It is scored without waits for workers, which therefore explain nothing of it.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows, RowMatrix
-from straggler.measurement.measured import Family
+from straggler.measurement.measured import BATCHES_OF_WORKERS, Family
 from straggler.measurement.name_table import hash_name
 from straggler.scoring.core_work import CoreWorkScorer, own_rows
 from straggler.scoring.individual import IndividualScorer
@@ -95,7 +95,7 @@ class Scorer:
         self._robust = RobustScorer(ranks, settings.robust)
         self._individual_scorer = IndividualScorer(ranks, settings.robust)
         self._core_work = CoreWorkScorer(RobustScorer(ranks, settings.robust))
-        self._processor_waits = ProcessorWaits(ranks, GPU_ROW)
+        self._processor_waits = ProcessorWaits(ranks, GPU_ROW, hash_name(BATCHES_OF_WORKERS))
 
     @property
     def own_past(self) -> HasPast:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from straggler.measurement import loaders
 from straggler.measurement.loaders import batches_made, counted
 from straggler.measurement.measured import BATCHES_OF_WORKERS, OWN_WORK_OF_AN_ITERATION, STATE_FIELDS, Family
 from straggler.measurement.section import Section, SectionClock
@@ -93,21 +94,36 @@ def test_a_loader_without_workers_is_work(clock):
 def test_workers_tell_what_a_batch_takes_all_of_them_together(clock, dataset, workers):
     before = batches_made().so_far()
     count = len(list(loaded(dataset, workers)))
-    took_ns, batches = (now - then for now, then in zip(batches_made().so_far(), before, strict=True))
-    assert batches == count
-    assert took_ns / batches >= SECONDS / workers * 1e9
+    made = batches_made().so_far().since(before)
+    assert made.number == count
+    assert made.took_ns / count >= SECONDS / workers * 1e9
+    assert 0 <= made.waited_ns <= made.took_ns
 
 
-def test_the_time_of_a_batch_is_shared_by_the_workers(monkeypatch):
+def test_the_time_of_a_batch_is_shared_by_the_workers_with_and_without_waits_for_a_core(monkeypatch):
+    cores = Cores()
+
     def make():
         time.sleep(0.01)
+        cores.now += 4_000_000
 
     monkeypatch.setattr(data, "get_worker_info", lambda: SimpleNamespace(num_workers=4))
+    monkeypatch.setattr(loaders, "_cores_of", lambda process: cores)
     before, began = batches_made().so_far(), time.perf_counter_ns()
     counted(make)()
     lasted = time.perf_counter_ns() - began
-    took_ns = batches_made().so_far()[0] - before[0]
-    assert 0 < 4 * took_ns <= lasted
+    made = batches_made().so_far().since(before)
+    assert 0 < 4 * made.took_ns <= lasted
+    assert (made.waited_ns, made.number) == (1_000_000, 1)
+
+
+def test_batches_are_told_with_and_without_waits_for_a_core(clock):
+    probe = OwnWorkProbe(clock, None)
+    probe.start()
+    batches_made().add(40_000_000, 10_000_000)
+    batches_made().add(60_000_000, 0)
+    found = {row.family: row.summary[Statistic.AVG] for row in probe.collect().rows}
+    assert found == {Family.OWN_WORK: pytest.approx(0.05), Family.ON_CORE: pytest.approx(0.045)}
 
 
 def test_workers_from_before_the_detector_tell_no_batches_but_are_waited_for():

@@ -46,10 +46,12 @@ class Job:
         core=None,
         loading=None,
         batches=None,
+        kept=(0.0,) * RANKS,
     ):
         """Each of them one number per rank; ``waited`` may be NaN. ``core`` is what iterations took on a core.
 
-        ``loading`` was waited for workers of a data loader, and ``batches`` is what these took in all.
+        ``loading`` was waited for workers of a data loader, and ``batches`` is what these took in all, of which they
+        waited ``kept`` for a core.
         """
         self.sequence += 1
         name = self.names.add(OWN_WORK_OF_AN_ITERATION if family == Family.OWN_WORK else "work")
@@ -70,9 +72,9 @@ class Job:
                     told = summarise(np.full(num, (core[rank] + waited[rank]) * elapsed / num))
                     rows.append((number, Measured(Family.OWN_WORK, "", told)))
             if batches is not None and batches[rank] is not None:
-                told = summarise(np.full(num, batches[rank] * elapsed / num))
                 number = self.names.add(BATCHES_OF_WORKERS)
-                rows += [(number, Measured(each, "", told)) for each in (Family.OWN_WORK, Family.ON_CORE)]
+                for each, took in ((Family.OWN_WORK, batches[rank]), (Family.ON_CORE, batches[rank] - kept[rank])):
+                    rows.append((number, Measured(each, "", summarise(np.full(num, took * elapsed / num)))))
             head = {"sequence": self.sequence, "rank": rank, "world_size": self.ranks, "elapsed": elapsed}
             payloads.append(encode({**head, "node": b"node", "device": state, "peer_group": 0}, rows))
         gathered = assemble(payloads, self.sequence)
@@ -319,6 +321,14 @@ def test_on_a_busy_machine_caches_are_cold_after_a_wait_for_workers_too(neighbou
     work = [0.2 + neighbour, 0.2, 0.745, 0.2]
     settings = {"core": per_rank(0.2, 0.245), "loading": per_rank(0.0, 0.5), "batches": [0.69] * RANKS}
     assert named(Job().windows(8, work, waited, **settings))[-1] == expected
+
+
+@pytest.mark.parametrize(("runs", "expected"), [(0.4, []), (0.43, []), (0.55, [VICTIM])])
+def test_workers_that_others_keep_from_running_are_not_slow_and_those_that_work_longer_are(runs, expected):
+    """They wait for a core half of the time, in which others use their caches; the rank itself waits for them."""
+    settings = {"batches": per_rank(0.4, runs + 0.5), "kept": per_rank(0.0, 0.5)}
+    reports = Job().windows(8, per_rank(0.2, 0.7), **LOADING, **settings)
+    assert named(reports)[-1] == expected
 
 
 def burn(seconds):

@@ -61,7 +61,7 @@ class BoundedCalls:
         return self._made(what, function, limit_seconds)
 
     def begin(self, what: str, function: Callable[[], object]) -> None:
-        """Have a function called before all later ones, without waiting for it; nothing is done without the group.
+        """Have a function called before all later ones, without waiting for it, if the store is expected to be there.
 
         Args:
             what: As for :meth:`call`.

@@ -2,22 +2,32 @@
 
     python benchmarks/straggler_steps.py
     python benchmarks/straggler_steps.py --ranks 4 --seconds 20
+    python benchmarks/straggler_steps.py --steps --late-groups 5
 
 Each row is one job: every rank works for the length of a step, meets the others in an all-reduce, and calls
 ``generate_report_if_interval_elapsed``. Told are the longest such call of all ranks, the reports, their coverage, and
 how long the longest step was beyond its median, beside the same job without a detector, in turn. Work is sleep or
 (``--burn``) processor time. Ends with 1 where a call took more than ``--goal`` milliseconds.
+
+The last rows are of jobs (``--late-groups``, so many) whose detector is there before the process group, which is then
+destroyed and made anew. Told is the longest first call after each, and of all others, with the most processor time that
+one of them took: on a machine with other load the rest is waiting for a core. Steps are of 5 ms there.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
+import logging
 import os
+import socket
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +67,66 @@ def run_rank(job: dict[str, Any], rank: int) -> None:
     dist.destroy_process_group()
 
 
+_LATE_STEP, _LATE_STEPS = 0.005, 40
+_EVENTS = ("initialize", "init_process_group", "destroy_process_group", "a second init_process_group", "all others")
+
+
+def run_late_rank(job: dict[str, Any], rank: int) -> None:
+    """Make, destroy and remake the process group beside a detector, and write down the longest calls after each."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(job["ranks"])}
+    longest = dict.fromkeys(_EVENTS, (0.0, 0.0))
+
+    def train(event: str) -> None:
+        for step in range(_LATE_STEPS):
+            work(_LATE_STEP, job["burn"])
+            if dist.is_initialized():
+                dist.all_reduce(torch.ones(8))
+            called, used = time.perf_counter(), time.thread_time()
+            Detector.generate_report_if_interval_elapsed()
+            took = time.perf_counter() - called, time.thread_time() - used
+            key = _EVENTS[-1] if step else event
+            longest[key] = larger(longest[key], took)
+
+    logging.disable(logging.WARNING)  # that it is compared with nobody, before there is a group
+    Detector.initialize(report_time_interval=job["interval"])
+    train(_EVENTS[0])
+    for event, port in zip(("init_process_group", "a second init_process_group"), job["ports"], strict=True):
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=job["ranks"])
+        train(event)
+        dist.destroy_process_group()
+        train("destroy_process_group")
+    Detector.shutdown()
+    Path(job["folder"], f"word-{rank}.json").write_text(json.dumps(longest))
+
+
+def run_late(ranks: int, interval: float, burn: bool, jobs: int) -> float:
+    """Run jobs whose group is made late, print their row, and return the longest call in seconds."""
+    words = []
+    for _ in range(jobs):
+        words += run(ranks=ranks, interval=interval, burn=burn, step=_LATE_STEP, ports=free_ports(2), late=True)
+    longest = {event: functools.reduce(larger, [word[event] for word in words]) for event in _EVENTS}
+    told = ", ".join(f"{event} {1000 * took:.2f} ({1000 * used:.2f})" for event, (took, used) in longest.items())
+    print(
+        f"group made late, a report every {interval:g} s, {jobs} jobs: longest first call after, in ms (most processor "
+        f"time): {told}",
+        flush=True,
+    )
+    return max(took for took, _ in longest.values())
+
+
+def larger(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """Return the larger wall time and the larger processor time, which may be of two calls."""
+    return max(one[0], other[0]), max(one[1], other[1])
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports at which nobody listens."""
+    with contextlib.ExitStack() as bound:
+        sockets = [bound.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
 def work(seconds: float, burn: bool) -> None:
     """Sleep, or use that much of the processor."""
     if not burn:
@@ -75,7 +145,7 @@ def run(**job: Any) -> list[dict[str, Any]]:
         for rank in range(job["ranks"]):
             if (pid := os.fork()) == 0:
                 try:
-                    run_rank(job, rank)
+                    (run_late_rank if job.get("late") else run_rank)(job, rank)
                 finally:
                     os._exit(0)
             pids.append(pid)
@@ -91,8 +161,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10.0, help="for each job")
-    parser.add_argument("--steps", type=float, nargs="+", default=[0.0002, 0.002, 0.02, 0.2], help="seconds")
+    parser.add_argument("--steps", type=float, nargs="*", default=[0.0002, 0.002, 0.02, 0.2], help="seconds")
     parser.add_argument("--intervals", type=float, nargs="+", default=[0.1, 1.0, 5.0], help="seconds")
+    parser.add_argument("--late-groups", type=int, default=3, help="jobs whose process group is made late; 0: none")
     parser.add_argument("--burn", action="store_true", help="use the processor instead of sleeping")
     parser.add_argument("--goal", type=float, default=5.0, help="milliseconds that a call may take")
     options = parser.parse_args()
@@ -115,6 +186,8 @@ def main() -> int:
                 f"longest {1000 * words[0]['longest']:.2f} ({1000 * without[0]['longest']:.2f})",
                 flush=True,
             )
+    for interval in options.intervals if options.late_groups else []:
+        longest = max(longest, run_late(options.ranks, interval, options.burn, options.late_groups))
     if 1000 * longest > options.goal:
         print(f"the goal of {options.goal:g} ms is missed: {1000 * longest:.2f} ms")
         return 1

@@ -16,6 +16,7 @@ import attrs
 from resilience_core.hookspecs import RunContext
 from straggler.exchange.exchange import Exchange, connect
 from straggler.exchange.presence import same_group
+from straggler.first_calls import import_ahead
 from straggler.measurement.section import Section
 from straggler.probes.own_work import OwnWorkProbe, WatchedWaits, has_group
 from straggler.probes.probe import Probe
@@ -73,6 +74,7 @@ class Measuring:
             waits=self._waits.clock,
         )
         self.reports = self._reports(exchange)
+        import_ahead()
 
     def _reports(self, exchange: Exchange) -> ScheduledReports:
         settings = self._settings
@@ -152,7 +154,6 @@ class Measuring:
         before, exchange = self.reports, self._connected()
         if exchange.world_size == before.reporter.exchange.world_size == 1:
             return
-        before.close()
         self._waits.stop()
         for probe in self._probes:
             if probe.name == OwnWorkProbe.name and self._measures_own_work:
@@ -164,7 +165,7 @@ class Measuring:
         self.registry.watch(self._waits.collectives, self._waits.clock)
         self.registry.forget_release()
         self.reports = self._reports(exchange)
-        self.reports.keep_finished(before.take_finished())
+        self.reports.follow(before)
         self.decide_by(before.reporter.decide)
 
     def _say_early(self) -> None:

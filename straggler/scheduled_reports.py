@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from straggler.errors import WireError
@@ -100,9 +100,19 @@ class ScheduledReports:
         report, self.decision = self._thread.do_and_wait(lambda: self.reporter.make(number, window, None))
         return report
 
-    def keep_finished(self, reports: Iterable[Report]) -> None:
-        """Have :meth:`tick` return these reports first."""
-        self._finished.extendleft(reversed(list(reports)))
+    def follow(self, before: ScheduledReports) -> None:
+        """Close the reports of the group before, without waiting for it; :meth:`tick` returns what these still bring.
+
+        That may wait for a store and for files, so the thread does it, before anything else: the group before has
+        then let go of the files to which this one writes. A second thread that only closes was rejected for that.
+        """
+        self._finished.extend(before.take_finished())
+
+        def close() -> None:
+            before.close()
+            self._finished.extend(before.take_finished())
+
+        self._thread.do(close)
 
     def take_finished(self) -> list[Report]:
         """Return the reports that no :meth:`tick` has returned."""

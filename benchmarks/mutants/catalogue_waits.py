@@ -7,6 +7,7 @@ from benchmarks.mutants.mutant import Mutant
 __all__ = ["MUTANTS_OF_WAITS"]
 
 _WAITS_TESTS = ("tests/straggler/measurement/test_waits.py",)
+_FIRST_CALLS = ("tests/straggler/test_first_calls.py",)
 _KEPT_PAST = ("tests/straggler/reporting/test_kept_past.py",)
 _REPORTS = ("tests/straggler/reporting/test_report.py",)
 _WAITS = "straggler/measurement/waits.py"
@@ -188,5 +189,33 @@ MUTANTS_OF_WAITS = (
         "if not self.can_call or not self._presence.is_expected():",
         "if not self.can_call:",
         ("tests/straggler/exchange/test_exchange.py",),
+    ),
+    Mutant(
+        "the first iteration with a process group imports what it needs",
+        "straggler/first_calls.py",
+        "        watched_modules()\n",
+        "        pass\n",
+        _FIRST_CALLS,
+    ),
+    Mutant(
+        "the first report imports what it needs",
+        "straggler/first_calls.py",
+        '    import_module("numpy.ma")\n',
+        "",
+        _FIRST_CALLS,
+    ),
+    Mutant(
+        "an iteration waits for the connection to the store of a new process group",
+        "straggler/exchange/store.py",
+        'self._helper.begin("connecting to the store", lambda: self._connect(store))',
+        "self._connect(store)",
+        ("tests/straggler/exchange/test_exchange.py",),
+    ),
+    Mutant(
+        "an iteration waits until the reports of a process group that has gone are closed",
+        "straggler/scheduled_reports.py",
+        "        self._thread.do(close)\n",
+        "        close()\n",
+        ("tests/straggler/test_scheduled_reports.py",),
     ),
 )

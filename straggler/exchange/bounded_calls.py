@@ -60,6 +60,16 @@ class BoundedCalls:
             return None
         return self._made(what, function, limit_seconds)
 
+    def begin(self, what: str, function: Callable[[], object]) -> None:
+        """Have a function called before all later ones, without waiting for it, if the store is expected to be there.
+
+        Args:
+            what: As for :meth:`call`.
+            function: As there. Where it hangs, the next call is the one that takes too long.
+        """
+        if self._presence.is_expected():
+            self._work.put(lambda: self._make(what, function))
+
     @property
     def can_call(self) -> bool:
         """Return whether no call hangs, and the connection is not given up."""
@@ -83,11 +93,7 @@ class BoundedCalls:
 
         def work() -> None:
             try:
-                result.append(function())
-                self._failures = 0
-            except Exception as error:  # noqa: BLE001 - torch raises several types for a store that is gone
-                self._failures += 1
-                self._say(f"{what} failed ({type(error).__name__}: {error})")
+                self._make(what, lambda: result.append(function()))
             finally:
                 done.set()
 
@@ -103,6 +109,14 @@ class BoundedCalls:
             return result[0]
         return None
 
+    def _make(self, what: str, function: Callable[[], object]) -> None:
+        try:
+            function()
+            self._failures = 0
+        except Exception as error:  # noqa: BLE001 - torch raises several types for a store that is gone
+            self._failures += 1
+            self._say(f"{what} failed ({type(error).__name__}: {error})")
+
     def close(self) -> None:
         """End the thread once the call that it makes comes back."""
         self._work.put(None)
@@ -115,3 +129,4 @@ class BoundedCalls:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+            del work  # it may hold the store, whose server ends with the process group

@@ -27,7 +27,8 @@ class StoreExchange:
 
     Args:
         store: A store of this job; a connection of its own is made from it where the store can
-            (``clone``), so that a slow call here never blocks another user of the same connection.
+            (``clone``), so that a slow call here never blocks another user of the same connection. The helper thread
+            makes it, and nobody waits for that: where the process group is made late, it is within an iteration.
         rank: This rank.
         world_size: Ranks in the job.
         bound_seconds: How long rank 0 waits for the others, and anybody for the store.
@@ -56,15 +57,17 @@ class StoreExchange:
         self._helper = BoundedCalls(Presence(store, is_expected))
         self._written = WrittenKeys()
         self._is_closed = False
-        self._store: Store = (
-            self._helper.call("cloning the store", lambda: _own_connection(store), bound_seconds) or store
-        )
+        self._store: Store = store  # until the helper thread, which alone makes calls, has connected
+        self._helper.begin("connecting to the store", lambda: self._connect(store))
         self._posted = {0: -1, 1: asked(-1)}
         self._seen: dict[tuple[int, int], set[int]] = {}
         self._late: set[int] = set()
-        self._names = StoreNames(self._store, self._key, self._to_write, bound_seconds)
+        self._names = StoreNames(lambda: self._store, self._key, self._to_write, bound_seconds)
         self._board_epoch = 0
         self._counted = 0
+
+    def _connect(self, store: Any) -> None:
+        self._store = _own_connection(store)
 
     def _key(self, *parts: object) -> str:
         return "/".join([self._prefix, *map(str, parts)])

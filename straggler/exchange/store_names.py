@@ -42,7 +42,7 @@ class StoreNames:
     """Asks for names and tells them. Every method makes calls to the store, so it runs where such calls are bounded.
 
     Args:
-        store: The store.
+        connected: Returns the store.
         key: Makes a key of its parts.
         to_write: The same for a key that is about to be written.
         bound_seconds: Of one call; half of it is for reading or telling names, so that a slow store is told from one
@@ -50,9 +50,13 @@ class StoreNames:
     """
 
     def __init__(
-        self, store: Store, key: Callable[..., str], to_write: Callable[..., str], bound_seconds: float
+        self,
+        connected: Callable[[], Store],
+        key: Callable[..., str],
+        to_write: Callable[..., str],
+        bound_seconds: float,
     ) -> None:
-        self._store = store
+        self._connected = connected
         self._key = key
         self._to_write = to_write
         self._bound = bound_seconds
@@ -60,22 +64,22 @@ class StoreNames:
 
     def wanted(self) -> list[int]:
         """Return the hashes that rank 0 asks for, where that has changed since the last call."""
-        epoch = self._store.add(self._to_write("wanted-epoch"), 0)
+        epoch = self._connected().add(self._to_write("wanted-epoch"), 0)
         # 0: rank 0 has asked for nothing, or has left and taken it away; a get would wait for it.
-        if epoch in (0, self._epoch) or not self._store.check([self._key("wanted")]):
+        if epoch in (0, self._epoch) or not self._connected().check([self._key("wanted")]):
             return []
         self._epoch = epoch
-        return [int(number) for number in json.loads(self._store.get(self._key("wanted")))]
+        return [int(number) for number in json.loads(self._connected().get(self._key("wanted")))]
 
     def want(self, hashes: Iterable[int]) -> None:
         """Ask for names, on rank 0."""
-        self._store.set(self._to_write("wanted"), json.dumps(list(hashes)))
-        self._store.add(self._to_write("wanted-epoch"), 1)
+        self._connected().set(self._to_write("wanted"), json.dumps(list(hashes)))
+        self._connected().add(self._to_write("wanted-epoch"), 1)
 
     def tell(self, names: Mapping[int, str]) -> None:
         """Tell names, as far as there is time."""
         for number, name in self._while_there_is_time(names.items()):
-            self._store.set(self._to_write("name", number), name)
+            self._connected().set(self._to_write("name", number), name)
 
     def read(self, hashes: Iterable[int], found: dict[int, str]) -> None:
         """Read the names that were told, on rank 0, as far as there is time.
@@ -86,8 +90,8 @@ class StoreNames:
         """
         for number in self._while_there_is_time(hashes):
             key = self._to_write("name", number)  # others write it, and rank 0 removes it
-            if self._store.check([key]):
-                found[number] = self._store.get(key).decode("utf-8", "replace")
+            if self._connected().check([key]):
+                found[number] = self._connected().get(key).decode("utf-8", "replace")
 
     def _while_there_is_time(self, items: Iterable[T]) -> Iterator[T]:
         deadline = time.monotonic() + 0.5 * self._bound

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from straggler.exchange.exchange import LocalExchange
 from straggler.exchange.store import StoreExchange
 from straggler.measurement.section import Section, SectionClock
 from straggler.probes.cpu_wall import CpuWallProbe
@@ -202,3 +203,35 @@ def test_a_hook_that_fails_is_logged_and_training_goes_on(request, caplog):
     job.train(lambda job: "decision hook" in caplog.text)
     job.close()
     assert "ZeroDivisionError" in caplog.text
+
+
+class HeldExchange(LocalExchange):
+    """An exchange that takes its time to close, with a report that comes meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.go, self.in_time, self.closed_by = threading.Event(), None, None
+
+    def close(self):
+        self.in_time = self.go.wait(GENEROUS / 4)
+        self.closed_by = threading.current_thread().name
+
+
+def test_training_does_not_wait_until_the_reports_of_another_group_are_closed():
+    settings = DetectorSettings(report_time_interval=0.001)
+    before, after = (
+        ScheduledReports(Reporter(exchange, [], settings), settings) for exchange in (HeldExchange(), LocalExchange())
+    )
+    held = before.reporter.exchange
+    while not before.is_due:
+        time.sleep(0.001)
+        before.tick()
+    after.follow(before)
+    held.go.set()
+    last = after.make_now()
+    assert held.in_time, "it was waited for"
+    assert held.closed_by == "straggler-reports"
+    kept = after.take_finished()
+    assert kept, "the report in the making was lost"
+    assert last is not None
+    after.close()

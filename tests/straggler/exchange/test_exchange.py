@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -244,6 +245,41 @@ def test_the_bound_is_for_all_names_together(direction):
     if direction == "names_of":  # what came in time is not lost
         assert set(found.values()) == {"a name"}
     exchange.close()
+
+
+class HeldStore:
+    """A store to which a further connection is made once it is let go."""
+
+    def __init__(self, store):
+        self.store, self.go, self.in_time = store, threading.Event(), None
+
+    def clone(self):
+        self.in_time = self.go.wait(GENEROUS / 4)
+        return self.store.clone()
+
+
+def test_nobody_waits_for_the_connection_to_the_store(store):
+    """Where the process group is made late, it is made within an iteration."""
+    held = HeldStore(store)
+    rank = StoreExchange(held, 0, 1, bound_seconds=GENEROUS, prefix="t")
+    held.go.set()
+    rank.post(0, b"0")
+    assert rank.collect(0) == [b"0"]
+    assert held.in_time
+    rank.close()
+
+
+def test_the_store_of_a_process_group_is_held_no_longer_than_it_takes_to_connect(store):
+    """The server of the group's store ends with the group."""
+    held = HeldStore(store)
+    held.go.set()
+    rank, known = StoreExchange(held, 0, 1, bound_seconds=GENEROUS, prefix="t"), weakref.ref(held)
+    del held
+    end = time.monotonic() + GENEROUS
+    while known() is not None and time.monotonic() < end:
+        time.sleep(0.001)
+    assert known() is None
+    rank.close()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])

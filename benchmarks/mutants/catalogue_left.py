@@ -157,4 +157,32 @@ MUTANTS_OF_LEFT_SECTIONS = (
         ":",
         _REPORTS,
     ),
+    Mutant(
+        "a heartbeat on the way out is progress",
+        "resilience_core/monitoring/handled.py",
+        "        if is_new or is_leaving:\n            return True\n",
+        "",
+        ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",),
+    ),
+    Mutant(
+        "no heartbeat in a handler is progress",
+        "resilience_core/monitoring/handled.py",
+        "        is_new = error is not None and (id(error), number) != (self._error, self._number)\n",
+        "        is_new = error is not None\n",
+        ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",),
+    ),
+    Mutant(
+        "a heartbeat on the way out is not heard by the monitor",
+        "resilience_core/monitoring/client.py",
+        "            state.words[HEARTBEAT] = NO_LIMIT if (limit",
+        "            _ = NO_LIMIT if (limit",
+        ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",),
+    ),
+    Mutant(
+        "how long ranks ran is exact without their incidents",
+        "launcher/reports/recommend.py",
+        "    lacks = any(",
+        "    lacks = False and any(",
+        ("tests/launcher/reports/test_recommend.py",),
+    ),
 )

@@ -131,7 +131,9 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
     low, high = poisson_interval(failures)
     step = ledger.step_seconds
     now = f" Now it is every {saves.about}{saves.steps} steps." if saves.steps is not None else ""
-    took_in, is_about = f"{saves.about}{duration(ran)}", bool(about or saves.about)
+    # When ranks gave their last sign is told by an incident, too.
+    lacks = any(m.lacks_incident or m.is_ending for generation in story.generations for m in generation.members)
+    took_in, is_about = f"{'~' if lacks else saves.about}{duration(ran)}", bool(about or saves.about or lacks)
     if saves.number < _FEWEST_SAVES or ran < _FEWEST_SECONDS:
         text = (
             f"How often to save cannot be told from so little: {saves.about}{saves.number} save(s) and "

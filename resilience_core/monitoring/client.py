@@ -7,7 +7,6 @@ cannot be refused. :mod:`resilience_core.monitoring` says what else the client i
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from threading import get_ident
 from time import monotonic_ns
@@ -20,6 +19,7 @@ from resilience_core.monitoring.client_state import ClientState
 from resilience_core.monitoring.connection import CellConnection
 from resilience_core.monitoring.error_capture import note_error
 from resilience_core.monitoring.first_use import FirstUse
+from resilience_core.monitoring.handled import exception
 from resilience_core.monitoring.section_block import SectionBlock
 from resilience_core.protocol.cell_layout import (
     CLOSED,
@@ -34,15 +34,6 @@ from resilience_core.protocol.cell_layout import (
     WENT_BACK,
 )
 from resilience_core.protocol.figures import DONE, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, PASSED, note_first_step
-
-if sys.version_info >= (3, 11):
-    from sys import exception
-else:
-
-    def exception() -> BaseException | None:
-        """Return the exception that is being handled."""
-        return sys.exc_info()[1]
-
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
@@ -101,7 +92,10 @@ class RankMonitorClient(ClientLimits):
         return self._connection.config
 
     def send_heartbeat(self) -> None:
-        """Report that this rank is alive; the next heartbeat is due within the heartbeat timeout."""
+        """Report that this rank is alive; the next heartbeat is due within the heartbeat timeout.
+
+        One that is sent because an exception is propagating, as in a ``finally``, is no progress in reports.
+        """
         now = monotonic_ns()
         state = self._state
         gap = now - state.last_heartbeat_ns
@@ -109,6 +103,11 @@ class RankMonitorClient(ClientLimits):
         heartbeats = state.heartbeats
         if not heartbeats:
             self._first_use.heartbeat(now)
+        elif (exception() is not None or state.leaving) and state.handled_at_heartbeats.is_no_progress(
+            exception(), heartbeats, is_leaving=get_ident() in state.leaving
+        ):
+            state.words[HEARTBEAT] = NO_LIMIT if (limit := state.heartbeat_limit_ns) is None else now + limit
+            return
         elif gap > state.longest_heartbeat_gap_ns:
             state.longest_heartbeat_gap_ns = gap
             if gap > state.figures[LONGEST_HEARTBEAT_GAP]:

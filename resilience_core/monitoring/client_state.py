@@ -12,6 +12,7 @@ import threading
 import time
 
 from resilience_core.errors import RankMonitorClientError
+from resilience_core.monitoring.handled import HandledAtHeartbeats
 from resilience_core.monitoring.learned_limits import Seen
 from resilience_core.monitoring.saves_beside_steps import SavesBesideSteps
 from resilience_core.monitoring.section_state import FigureRow, Section, plausible
@@ -46,6 +47,7 @@ class ClientState:
         "forgotten_closings",
         "gap_limit_ns",
         "gaps_learned_from",
+        "handled_at_heartbeats",
         "has_more_to_do",
         "has_used_section",
         "heartbeat_limit_ns",
@@ -89,6 +91,7 @@ class ClientState:
         self.gap_limit_ns: int | None = None
         self.leaving: set[int] = set()
         """The threads that are inside ``leaving_sections``."""
+        self.handled_at_heartbeats = HandledAtHeartbeats()
         # Of first calls, of loading and learning limits, of the beginning and of the shutdown. Never taken by a
         # heartbeat or a section event after the first. Held for no input or output; a signal handler may come between.
         self.lock = threading.RLock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,19 @@ def test_without_a_failure_there_is_a_bound_alone(tmp_path: Path) -> None:
     _, most = poisson_interval(0)
     assert interval.low == pytest.approx(daly(1.0, (run.lives[0].last_sign - run.lives[0].started) / most), rel=1e-6)
     assert "no more often than" in interval.text
+
+
+def test_how_long_ranks_ran_is_about_right_where_an_incident_is_missing(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=3)
+
+    def interval() -> Recommendation:
+        report = make_report([str(folder) for folder in run.folders])
+        return next(each for each in report.recommendations if each.about == "checkpoint interval")
+
+    assert not interval().is_about
+    shutil.rmtree(run.folders[0] / "incidents" / "0001")
+    assert interval().is_about
+    assert " in ~" in interval().text
 
 
 def test_without_a_save_no_interval_is_recommended(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from resilience_core.hookspecs import RunContext
 from resilience_core.monitoring import client as client_module
 from resilience_core.monitoring.error_capture import note_error
 from resilience_core.plugins.section_monitor import SectionMonitor
-from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.cell_layout import ERROR_TEXT, HEARTBEAT, LAST_HEARTBEAT
 from resilience_core.protocol.error_record import parse_error
 from resilience_core.protocol.figures_read import Save
 from tests.resilience_core.monitoring.test_figures_of_a_client import Rank, S, start
@@ -280,3 +280,77 @@ def test_of_a_save_that_fails_beside_steps_only_what_has_held_these_up_is_noted(
     rank.clock.advance(5.0)
     rank.client.note_checkpoint_saved(9)  # another one, of which no section tells
     assert rank.figures.saves == (Save(9, rank.clock(), 0),)
+
+
+# ---- heartbeats -------------------------------------------------------------------------------------------
+
+
+def beats_of(rank: Rank) -> tuple[int, int, int]:
+    """Return the longest interval, when the last heartbeat that counts was sent, and when the next one is due; ns."""
+    words = rank.client._state.words
+    return rank.figures.longest_heartbeat_gap_ns, words[LAST_HEARTBEAT], words[HEARTBEAT]
+
+
+def beat(rank: Rank, seconds: float) -> None:
+    rank.clock.advance(seconds)
+    rank.client.send_heartbeat()
+
+
+def test_a_heartbeat_on_the_way_out_moves_the_deadline_and_is_no_progress(start: Callable[..., Rank]) -> None:
+    rank = start(rank_heartbeat_timeout=60.0)
+    beat(rank, 1.0)
+    beat(rank, 2.0)
+    longest, last, due = beats_of(rank)
+    assert longest == 2 * S
+
+    def leave() -> None:
+        try:
+            raise RuntimeError("Connection closed by peer")
+        finally:
+            beat(rank, 30.0)
+
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        leave()
+    assert beats_of(rank) == (longest, last, due + 30 * S)
+    beat(rank, 3.0)  # it was caught, so training goes on
+    assert beats_of(rank) == (3 * S, last + 33 * S, due + 33 * S)
+
+
+def test_a_heartbeat_of_a_thread_that_leaves_its_sections_is_no_progress(start: Callable[..., Rank]) -> None:
+    rank = start(rank_heartbeat_timeout=60.0)
+    beat(rank, 1.0)
+    _, last, due = beats_of(rank)
+    with rank.client.leaving_sections():
+        beat(rank, 30.0)
+    assert beats_of(rank) == (0, last, due + 30 * S)
+
+
+def test_who_trains_on_while_an_exception_is_handled_makes_progress(start: Callable[..., Rank]) -> None:
+    rank = start(rank_heartbeat_timeout=60.0)
+    beat(rank, 1.0)
+    try:
+        raise MemoryError
+    except MemoryError:
+        for _ in range(4):
+            beat(rank, 5.0)
+    _, last, _ = beats_of(rank)
+    assert last == rank.clock()
+    assert rank.figures.longest_heartbeat_gap_ns == 5 * S
+
+
+def test_the_step_of_the_ddp_adapter_that_an_exception_leaves_is_no_progress(start: Callable[..., Rank]) -> None:
+    rank = start(rank_heartbeat_timeout=60.0)
+    ft = FaultTolerance(bus=EventBus(), client=rank.client, api="heartbeats")
+
+    def train() -> None:
+        with ft.run():
+            for number in range(3):
+                with ft.step(number):
+                    rank.clock.advance(1.0)
+                    if number == 2:
+                        rank.clock.advance(30.0)
+                        raise RuntimeError("Connection closed by peer")
+
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        train()
+    assert rank.figures.longest_heartbeat_gap_ns == 1 * S

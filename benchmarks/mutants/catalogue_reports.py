@@ -339,8 +339,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report leaves out what a launcher that was killed has not written, and another run went on from",
         _COUNTS,
-        "    if own is None or successor is None or successor.first_iteration is None:\n        return own\n",
-        "    return own\n",
+        "    if generation.is_silent and first is not None:\n",
+        "    if False:\n",
         _GAPS,
     ),
     Mutant(
@@ -899,8 +899,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "what was done again counts as kept twice",
         _COUNTS,
-        "    end = end if generation.is_silent else min(end, own[1])\n",
-        "    end = max(end, own[1])\n",
+        "    return (own[0], min(end, own[1])) if",
+        "    return own if",
         ("tests/launcher/reports/test_lineage.py", "tests/launcher/reports/test_running.py"),
     ),
     Mutant(

@@ -111,9 +111,10 @@ def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -
 
     Where last lines are missing, it is what that one went on from.
     """
-    own = _interval(generation)
-    if own is None or successor is None or successor.first_iteration is None:
+    own, first = _interval(generation), generation.first_iteration
+    if successor is None or successor.first_iteration is None:
         return own
     end = successor.first_iteration - 1
-    end = end if generation.is_silent else min(end, own[1])
-    return (own[0], end) if end >= own[0] else None
+    if generation.is_silent and first is not None:
+        return (first, end) if end >= first else None
+    return (own[0], min(end, own[1])) if own is not None and end >= own[0] else None

@@ -73,4 +73,11 @@ MUTANTS_OF_WAITS_IN_LEDGERS = (
         "",
         ("tests/launcher/reports/test_spread.py",),
     ),
+    Mutant(
+        "a section that is open to the end was closed by the failure",
+        "launcher/reports/let_go.py",
+        " and life.open.get(error.section, error.at_ns + 1) > error.at_ns:",
+        ":",
+        ("tests/launcher/reports/test_waiting.py",),
+    ),
 )

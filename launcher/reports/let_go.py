@@ -110,7 +110,8 @@ def _waits(member: Member, life: RankLife, failed_ns: int | None) -> dict[str, _
         return {}
     error, found = report.error, dict[str, _Wait]()
     if error is not None and (error.is_consequence or (failed_ns is not None and error.at_ns >= failed_ns)):
-        if error.section in life.sections:
+        # One that is open in the last line was never closed: the rank was killed before that.
+        if error.section in life.sections and life.open.get(error.section, error.at_ns + 1) > error.at_ns:
             found[error.section] = _Wait(life.shown_open_ns(error.section), error.at_ns)
         return found
     for name in report.evidence.open_sections if report.evidence is not None else ():

@@ -339,3 +339,23 @@ def test_saves_that_are_not_noted_were_over_before_the_wait(tmp_path: Path) -> N
     assert seconds(make_report([str(run.folders[0])]))["checkpointing"] == pytest.approx(
         run.truth.seconds["checkpointing"]
     )
+
+
+def test_a_rank_that_was_killed_before_it_left_its_section_has_closed_what_it_closed(tmp_path: Path) -> None:
+    """Its exception is on record, and the section is open to the end that it had opened after its peer had failed."""
+    run = invent_run(tmp_path, failures=[Failure(7, 1)], steps=30, lines=8)
+    figures = run.folders[0] / "figures.jsonl"
+    before = figures.read_text()
+    let_go(run)
+    figures.write_text(before)
+    last = [line for line in map(json.loads, before.splitlines()) if line["generation"] == 0][-1]
+    opened_ns = last["ranks"][str(VICTIM)]["open"]["step"]
+    (path,) = run.folders[0].glob("incidents/*/incident.json")
+    document = json.loads(path.read_text())
+    for rank in document["ranks"]:
+        if rank["rank"] != VICTIM:
+            rank["error"]["at_ns"] = opened_ns - 10_000_000
+    path.write_text(json.dumps(document))
+    report = make_report([str(run.folders[0])])
+    (limit,) = (each for each in report.limits if each.kind == "section step")
+    assert (limit.samples, limit.is_about) == (2 * (7 + 30), False)

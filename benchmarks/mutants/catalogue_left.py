@@ -160,15 +160,29 @@ MUTANTS_OF_LEFT_SECTIONS = (
     Mutant(
         "a heartbeat on the way out is progress",
         "resilience_core/monitoring/handled.py",
-        "        if is_new or is_leaving:\n            return True\n",
+        "        if is_leaving or not is_the_same or not has_moved:\n            return True\n",
         "",
         ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",),
     ),
     Mutant(
         "no heartbeat in a handler is progress",
         "resilience_core/monitoring/handled.py",
-        "        is_new = error is not None and (id(error), number) != (self._error, self._number)\n",
-        "        is_new = error is not None\n",
+        "is_leaving or not is_the_same or not has_moved",
+        "True",
+        ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",),
+    ),
+    Mutant(
+        "the second heartbeat in a handler is progress",
+        "resilience_core/monitoring/handled.py",
+        " or not has_moved:",
+        ":",
+        ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",),
+    ),
+    Mutant(
+        "a limit is learned from a first heartbeat on the way out",
+        "resilience_core/monitoring/client.py",
+        "                state.heartbeats, state.first_heartbeat_gap_ns = 1, 0  #",
+        "                state.heartbeats = 1  #",
         ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",),
     ),
     Mutant(

@@ -28,8 +28,9 @@ def of_strides(story: Story) -> Iterator[str]:
         iterations, steps, _ = _counted(story)
         yield (
             f"iterations count on by more than one for each step ({iterations:,} of them in {steps:,} steps of all "
-            "ranks), as where samples are counted: how many steps were kept and done again is not known, nor how long "
-            "one took; number the steps one by one to have them counted"
+            "ranks), as where samples are counted or most batches are skipped: how many steps were kept and done again "
+            "is not known, nor how long one took; number the steps one by one, and note those as done that are "
+            "skipped, to have them counted"
         )
 
 

@@ -92,10 +92,7 @@ class RankMonitorClient(ClientLimits):
         return self._connection.config
 
     def send_heartbeat(self) -> None:
-        """Report that this rank is alive; the next heartbeat is due within the heartbeat timeout.
-
-        One that is sent because an exception is propagating, as in a ``finally``, is no progress in reports.
-        """
+        """Report that this rank is alive; the next heartbeat is due within the timeout. See also :mod:`.handled`."""
         now = monotonic_ns()
         state = self._state
         gap = now - state.last_heartbeat_ns
@@ -103,12 +100,14 @@ class RankMonitorClient(ClientLimits):
         heartbeats = state.heartbeats
         if not heartbeats:
             self._first_use.heartbeat(now)
-        elif (exception() is not None or state.leaving) and state.handled_at_heartbeats.is_no_progress(
-            exception(), heartbeats, is_leaving=get_ident() in state.leaving
+        if (exception() is not None or state.leaving) and state.handled.is_no_progress(
+            exception(), heartbeats, state.words[ITERATION], is_leaving=get_ident() in state.leaving
         ):
+            if not heartbeats:
+                state.heartbeats, state.first_heartbeat_gap_ns = 1, 0  # no interval that a limit is learned from
             state.words[HEARTBEAT] = NO_LIMIT if (limit := state.heartbeat_limit_ns) is None else now + limit
             return
-        elif gap > state.longest_heartbeat_gap_ns:
+        if heartbeats and gap > state.longest_heartbeat_gap_ns:
             state.longest_heartbeat_gap_ns = gap
             if gap > state.figures[LONGEST_HEARTBEAT_GAP]:
                 state.figures[LONGEST_HEARTBEAT_GAP] = gap

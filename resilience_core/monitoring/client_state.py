@@ -47,7 +47,7 @@ class ClientState:
         "forgotten_closings",
         "gap_limit_ns",
         "gaps_learned_from",
-        "handled_at_heartbeats",
+        "handled",
         "has_more_to_do",
         "has_used_section",
         "heartbeat_limit_ns",
@@ -91,7 +91,7 @@ class ClientState:
         self.gap_limit_ns: int | None = None
         self.leaving: set[int] = set()
         """The threads that are inside ``leaving_sections``."""
-        self.handled_at_heartbeats = HandledAtHeartbeats()
+        self.handled = HandledAtHeartbeats()
         # Of first calls, of loading and learning limits, of the beginning and of the shutdown. Never taken by a
         # heartbeat or a section event after the first. Held for no input or output; a signal handler may come between.
         self.lock = threading.RLock()

@@ -327,15 +327,47 @@ def test_a_heartbeat_of_a_thread_that_leaves_its_sections_is_no_progress(start: 
 
 def test_who_trains_on_while_an_exception_is_handled_makes_progress(start: Callable[..., Rank]) -> None:
     rank = start(rank_heartbeat_timeout=60.0)
+    rank.client.note_iteration(1)
     beat(rank, 1.0)
+    rank.client.note_iteration(2)
+    rank.clock.advance(20.0)
     try:
         raise MemoryError
     except MemoryError:
-        for _ in range(4):
+        beat(rank, 0.0)
+        assert beats_of(rank)[1] == rank.clock() - 20 * S
+        for number in range(3, 7):
+            rank.client.note_iteration(number)
             beat(rank, 5.0)
-    _, last, _ = beats_of(rank)
-    assert last == rank.clock()
-    assert rank.figures.longest_heartbeat_gap_ns == 5 * S
+    assert beats_of(rank)[:2] == (5 * S, rank.clock())
+
+
+def test_more_heartbeats_while_an_exception_is_handled_are_no_progress_either(start: Callable[..., Rank]) -> None:
+    rank = start(rank_heartbeat_timeout=60.0)
+    rank.client.note_iteration(1)
+    beat(rank, 1.0)
+    beat(rank, 2.0)
+    rank.client.note_iteration(2)
+    _, last, due = beats_of(rank)
+    try:
+        raise RuntimeError("Connection closed by peer")
+    except RuntimeError:
+        for _ in range(3):
+            beat(rank, 10.0)
+    assert beats_of(rank) == (2 * S, last, due + 30 * S)
+
+
+def test_a_first_heartbeat_on_the_way_out_is_no_progress_and_begins_no_interval(start: Callable[..., Rank]) -> None:
+    rank = start(initial_rank_heartbeat_timeout=90.0, rank_heartbeat_timeout=60.0)
+    began = beats_of(rank)[1]
+    try:
+        raise RuntimeError("Connection closed by peer")
+    except RuntimeError:
+        beat(rank, 30.0)
+    assert beats_of(rank) == (0, began, rank.clock() + 60 * S)
+    assert rank.client._state.first_heartbeat_gap_ns == 0
+    beat(rank, 1.0)
+    assert beats_of(rank) == (1 * S, rank.clock(), rank.clock() + 60 * S)
 
 
 def test_the_step_of_the_ddp_adapter_that_an_exception_leaves_is_no_progress(start: Callable[..., Rank]) -> None:

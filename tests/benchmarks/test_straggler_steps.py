@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.benchmark_guard
+pytestmark = [pytest.mark.benchmark_guard, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 
 TIMED = r"\d+\.\d\d"

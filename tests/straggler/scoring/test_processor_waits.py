@@ -133,7 +133,7 @@ def test_frequent_reports_do_not_make_a_wait_last():
 
 def test_what_is_explained_in_few_windows_of_a_period_does_not_last():
     job = Job()
-    for _ in range(40):
+    for _ in range(28):
         reports = job.windows(3, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=1.0)
         reports += job.windows(12, [0.4] * RANKS, [0.2] * RANKS, elapsed=1.0)
         assert named(reports) == [[]] * 15
@@ -218,7 +218,7 @@ def test_what_is_slow_only_with_its_waits_is_unknown_and_named_where_that_lasts(
 
 def test_equal_ranks_are_equal_however_they_wait():
     job, random = Job(), np.random.default_rng(1)
-    for _ in range(600):
+    for _ in range(250):
         waits = random.choice([0.0, 0.1, 0.3], RANKS)
         core = 0.2 * np.exp(0.02 * random.standard_normal(RANKS))
         reports = job.windows(1, 0.2 + waits, waits, core=core, elapsed=1.0)

@@ -62,7 +62,10 @@ def test_a_job_that_fails_says_what_its_level_asks_for(launch: Callable[..., Any
             assert os.path.basename(each["report"]) == "report.txt"
     assert any(each["source"] == "monitor" for each in said) is (level == "DEBUG")
     ranks = {each["rank"] for each in said if each["source"] == "client"}
-    assert ranks == {"DEBUG": {0, 1}, "INFO": {0}, "WARNING": {0}}.get(level, set())  # the fault itself is a warning
+    # The fault itself is a warning. Rank 1 may have been ended before it had anything to say.
+    assert ranks - {1} == ({0} if level in ("DEBUG", "INFO", "WARNING") else set())
+    assert level == "DEBUG" or 1 not in ranks
+    assert any(each["source"] == "client" and each["level"] == "DEBUG" for each in said) is (level == "DEBUG")
 
 
 def test_a_hang_is_told_by_the_launcher_alone(launch: Callable[..., Any]) -> None:

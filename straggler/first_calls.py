@@ -1,11 +1,12 @@
 """What the first iteration, the first report and the first process group need of modules, imported beforehand.
 
-A step must not be delayed by more than 5 ms, and what torch and numpy import where it is first used takes 3 to 50 ms:
-the waits of functional collectives are watched from the first iteration after ``init_process_group`` on, the first
+A step must not be delayed by more than 5 ms, and what torch and numpy import where it is first used takes longer: the
+waits of functional collectives are watched from the first iteration after ``init_process_group`` on, and the first
 median imports ``numpy.ma``. So all of it is imported by ``initialize``, which is no part of an iteration.
+``benchmarks/straggler_steps.py --steps`` measures these calls.
 
 Importing it on the thread that makes reports was rejected: a thread that imports holds the interpreter's lock most of
-the time, and the call on the thread that trains, which itself took 1 ms, came back after 9.
+the time, and so delays the one that trains.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A restart goes on from a checkpoint. Mostly that is the newest one, of the generation before. It may also be an older
 one, as where a node does not find the newest, and a later restart may find the newest again: what was done in between
-has led to nothing then, though training has gone on far beyond it.
+was lost then, though training has gone on beyond it.
 
 Whose checkpoint it was is told by the saves that were noted; where none was, by who had come so far. Two shapes were
 considered. To count as lost whatever a later generation has begun below is right only where nothing goes forward again.

@@ -92,11 +92,13 @@ class RankMonitorClient(ClientLimits):
         return self._connection.config
 
     def send_heartbeat(self) -> None:
-        """Report that this rank is alive; the next heartbeat is due within the timeout. See also :mod:`.handled`."""
+        """Report that this rank is alive; the next heartbeat is due within the heartbeat timeout.
+
+        While an exception is handled this is no progress in reports, unless a later iteration was noted since.
+        """
         now = monotonic_ns()
         state = self._state
-        gap = now - state.last_heartbeat_ns
-        state.last_heartbeat_ns = now
+        gap, state.last_heartbeat_ns = now - state.last_heartbeat_ns, now
         heartbeats = state.heartbeats
         if not heartbeats:
             self._first_use.heartbeat(now)

@@ -2,10 +2,10 @@
 
 A rank that waits for its workers in every step is not slow for it. Workers load ahead, so of ranks whose workers are
 equally fast, one waits for them in each step, and the others, which wait for that rank in the collective, find their
-batches ready: a difference of 1 % between the workers of two ranks decides which of them waits for all that the step
-is longer than its computation. So waits for workers are kept apart from a rank's own work, as those for a core are,
-and what the workers take for a batch is measured where they work: the time of a batch, with and without waits for a
-core, divided by the number of workers, since so many batches are made at once.
+batches ready: the smallest difference between the workers of two ranks decides which of them waits for all that the
+step is longer than its computation. So waits for workers are kept apart from a rank's own work, as those for a core
+are, and what the workers take for a batch is measured where they work: the time of a batch, with and without waits for
+a core, divided by the number of workers, since so many batches are made at once.
 
 Workers that are forks of this process, made while a detector runs, write it into memory that they share with it.
 Others tell nothing: then it is not known whether they are slow, and a report says so.

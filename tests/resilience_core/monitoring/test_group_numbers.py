@@ -211,7 +211,10 @@ def test_a_torch_that_tells_otherwise_costs_the_rest_of_the_answer(
 
 def test_a_rank_without_process_groups_says_so(thread: NumbersThread, tmp_path: Path) -> None:
     assert thread.daemon
-    assert ask({0: str(tmp_path / "cell")}).answered(in_a_minute()) == {0: GroupNumbers()}
+    found = ask({0: str(tmp_path / "cell")}).answered(in_a_minute())
+    assert list(found) == [0]
+    assert found[0].groups == ()
+    assert found[0].is_idle is not False  # torch tells of groups that another test has destroyed as idle
     assert stat.S_IMODE(os.stat(tmp_path / f"cell{QUESTIONS}").st_mode) == 0o600
 
 

@@ -160,12 +160,14 @@ def test_a_job_that_gets_on_is_not_given_up_however_it_counts(
 
 
 @pytest.mark.parametrize("peer", ["ignores SIGTERM", "is stopped"])
-def test_a_stubborn_peer_delays_the_restart_by_no_more_than_the_bound(launch: Callable[..., Any], peer: str) -> None:
+def test_a_stubborn_peer_delays_the_restart_by_no_more_than_the_bound(
+    launch: Callable[..., Any], tmp_path: Path, peer: str
+) -> None:
     """It has nothing left to save; a stopped one cannot even be asked."""
     faults = "exit:rank=0,step=30" + (";sigstop:rank=1,step=3" if peer == "is stopped" else "")
     options = ["--ignore-sigterm"] if peer == "ignores SIGTERM" else []
     job = launch(
-        *("loop.py", "--until-stopped", *options),
+        *("loop.py", "--until-stopped", "--meet", tmp_path, *options),
         options=["--max-restarts", 1],
         faults=faults,
         failure_stop_timeout=1 if peer == "ignores SIGTERM" else 600,

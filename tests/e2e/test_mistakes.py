@@ -133,13 +133,15 @@ def test_mistake_05_a_misspelt_configuration_is_refused_and_never_ignored(
     assert f"{path} line 2" in job.stderr
 
 
-def test_mistake_06_nobody_outlives_a_launcher_or_a_used_up_budget(launch: Callable[..., Any]) -> None:
+def test_mistake_06_nobody_outlives_a_launcher_or_a_used_up_budget(launch: Callable[..., Any], tmp_path: Path) -> None:
     """The two endings that leave processes behind elsewhere; the fixture looks for what is left."""
     killed = launch("family_loop.py")
     killed.wait_for_output("family of rank", count=2)
     killed.signal(signal.SIGKILL)
     used_up = launch(
-        "loop.py", "--until-stopped", "--ignore-sigterm", faults="sigkill:rank=0,step=3", failure_stop_timeout=0.2
+        *("loop.py", "--until-stopped", "--ignore-sigterm", "--meet", tmp_path),
+        faults="sigkill:rank=0,step=3",
+        failure_stop_timeout=0.2,
     )
 
     assert killed.wait() == -signal.SIGKILL

@@ -233,10 +233,10 @@ def test_ranks_of_a_job_that_is_ended_on_request_save_for_longer_than_a_lease(
 
 
 def test_the_peers_of_a_rank_that_fails_for_the_last_time_get_as_long_on_each_node(
-    launch_nodes: Callable[..., list[Any]],
+    launch_nodes: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     nodes = launch_nodes(
-        *("loop.py", "--until-file", "never", "--ignore-sigterm"),
+        *("loop.py", "--until-file", "never", "--ignore-sigterm", "--meet", tmp_path),
         nproc=1,
         options=("--max-restarts", 0),
         faults="exit:rank=0,step=3",

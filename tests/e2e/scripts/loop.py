@@ -1,11 +1,13 @@
 """A training loop without a framework: the events of every step, on the default bus, and nothing else.
 
 Ranks know nothing of each other. With ``--until-stopped`` the loop goes on for as long as this generation is the
-first, so that a rank can be seen to be spared, with ``--until-file`` until that file is there.
+first, so that a rank can be seen to be spared, with ``--until-file`` until that file is there. With ``--meet FOLDER``
+no rank begins before each of them has set up: one that fails early would otherwise have peers that do not run yet.
 """
 
 import argparse
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -20,6 +22,7 @@ parser.add_argument("--step-seconds", type=float, default=0.01)
 parser.add_argument("--save-every", type=int, default=0, metavar="STEPS")
 parser.add_argument("--until-stopped", action="store_true")
 parser.add_argument("--until-file")
+parser.add_argument("--meet", type=pathlib.Path, metavar="FOLDER")
 parser.add_argument("--done-at-once", type=int, metavar="RANK")
 parser.add_argument("--with-pid", action="store_true")
 parser.add_argument("--ignore-sigterm", action="store_true")
@@ -52,6 +55,11 @@ def goes_on(done: int) -> bool:
         return not os.path.exists(arguments.until_file)
     return done < arguments.steps or (arguments.until_stopped and context.restart_count == 0)
 
+
+if arguments.meet:
+    (arguments.meet / f"{context.restart_count}.{context.rank}").touch()
+    while len(list(arguments.meet.glob(f"{context.restart_count}.*"))) < context.world_size:
+        time.sleep(0.01)
 
 step = 0
 while goes_on(step):

@@ -430,8 +430,15 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts steps although nothing is left of a generation",
         _COUNTS,
-        "            return True\n",
-        "            return False\n",
+        "    return max(((run, n) for run, numbers in there.items() for n in set(range(max(numbers))) - numbers), ",
+        "    return max(((run, n) for run, numbers in there.items() for n in numbers - numbers), ",
+        _GAPS,
+    ),
+    Mutant(
+        "a report asks of each generation whether one before it is missing",
+        _COUNTS,
+        "missing > (generation.run, generation.number)",
+        "missing != (generation.run, generation.number)",
         _GAPS,
     ),
     Mutant(

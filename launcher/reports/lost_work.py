@@ -17,7 +17,7 @@ from typing import NamedTuple
 from launcher.reports.held import unsaved_stop
 from launcher.reports.lineage import Origin, begin_of, first_after_a_save, odd_runs, saves_of, way
 from launcher.reports.rank_lives import RankLife
-from launcher.reports.step_counts import is_one_missing, is_uncounted, kept_intervals, repeated, union
+from launcher.reports.step_counts import is_uncounted, kept_intervals, last_missing, repeated, union
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
 from launcher.reports.under_way import is_loss_open
@@ -69,7 +69,7 @@ def losses(story: Story) -> list[Loss]:
     odd = odd_runs(story)
     stopped = unsaved_stop(story)
     are_steps, ways, found = not counts_in_strides(story), way(story), []
-    kept = kept_intervals(story, ways)
+    kept, missing = kept_intervals(story, ways), last_missing(story)
     for number, generation in enumerate(generations):
         if generation.run in odd:
             is_well = number + 1 == len(generations) and _final(story, generation, None).kept is Kept.ALL
@@ -78,7 +78,7 @@ def losses(story: Story) -> list[Loss]:
             continue
         later = [each for each in generations[number + 1 :] if each.run not in odd]
         is_counted = not is_uncounted(story, generation)
-        again = repeated(story, number, later, kept) if are_steps else None
+        again = repeated(story, number, later, kept, missing) if are_steps else None
         loss = _loss(story, generation, later, ways.after.get(number))
         if loss.is_final and not is_counted:
             again = None  # nothing tells whether there is anything to be done again
@@ -178,7 +178,7 @@ def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None
 
 def total_repeated(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done again in the whole story; None where that is not known throughout."""
-    if is_one_missing(story):
+    if last_missing(story) is not None:
         return None
     counts = [loss.repeated for loss in found]
     return None if not counts or None in counts else sum(count for count in counts if count is not None)
@@ -188,7 +188,7 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done and kept; None where that is not known."""
     if (
         not found
-        or is_one_missing(story)
+        or last_missing(story) is not None
         or any(loss.repeated is None or not loss.is_counted or loss.is_cut for loss in found)
     ):
         return None

@@ -12,10 +12,10 @@ from launcher.reports.story import JobGeneration, Story
 __all__ = [
     "Interval",
     "is_count_about",
-    "is_one_missing",
     "is_uncounted",
     "is_untold",
     "kept_intervals",
+    "last_missing",
     "repeated",
     "union",
 ]
@@ -54,17 +54,32 @@ def union(intervals: Iterable[Interval | None]) -> list[Interval]:
     return merged
 
 
-def repeated(story: Story, number: int, later: Sequence[JobGeneration], kept: Sequence[Interval | None]) -> int | None:
+def repeated(
+    story: Story,
+    number: int,
+    later: Sequence[JobGeneration],
+    kept: Sequence[Interval | None],
+    missing: tuple[int, int] | None,
+) -> int | None:
     """Return how many iterations of a generation others have done as well, of those that were not kept of it.
 
     Of several that have done an iteration, one did not do it in vain: the one of which it was kept, else the last.
+
+    Args:
+        story: What was read.
+        number: Index of the generation.
+        later: Those after it.
+        kept: What was kept of each, as :func:`kept_intervals` returns it.
+        missing: The last one of which nothing is left, as :func:`last_missing` returns it.
     """
     generation = story.generations[number]
     if not any(member.lives for member in generation.members):
         return None
     if later and any(is_uncounted(story, each) for each in (generation, *later)):
         return None
-    if (later and generation.is_cut) or any(map(is_untold, later)) or is_one_missing(story, generation):
+    if missing is not None and missing > (generation.run, generation.number):
+        return None
+    if (later and generation.is_cut) or any(map(is_untold, later)):
         return None
     if (own := _interval(generation)) is None:
         return 0
@@ -94,16 +109,14 @@ def is_count_about(story: Story) -> bool:
     return is_doubtful(story) or is_done_about or unsaved_stop(story) is not None
 
 
-def is_one_missing(story: Story, since: JobGeneration | None = None) -> bool:
-    """Return whether nothing is left of a generation (one after ``since``): they are numbered from 0 through a run."""
+def last_missing(story: Story) -> tuple[int, int] | None:
+    """Return run and number of the last generation of which nothing is left: they count from 0 through a run."""
     if not is_count_about(story):
-        return False
-    for run in range(since.run if since is not None else 0, len(story.runs)):
-        there = {generation.number for generation in story.generations if generation.run == run}
-        least = since.number if since is not None and since.run == run else 0
-        if not there.issuperset(range(least, max(there, default=0))):
-            return True
-    return False
+        return None
+    there: dict[int, set[int]] = {}
+    for generation in story.generations:
+        there.setdefault(generation.run, set()).add(generation.number)
+    return max(((run, n) for run, numbers in there.items() for n in set(range(max(numbers))) - numbers), default=None)
 
 
 def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:

@@ -368,6 +368,19 @@ def test_of_a_generation_of_which_nothing_is_left_no_step_is_counted(tmp_path: P
     assert any("generation(s) 1: nothing is left of them" in note for note in report.notes)
 
 
+def test_what_is_done_again_after_a_generation_of_which_nothing_is_left_is_known(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(20, 0), Failure(35, 1), Failure(47, 0)], steps=60, lines=200)
+    folder = run.folders[0]
+    whole = [generation.repeated for generation in reported(run).generations]
+    for name in ("events.jsonl", "figures.jsonl"):
+        rewritten(folder / name, lambda line: None if line.get("generation") == 1 else line)
+    shutil.rmtree(folder / "incidents" / "0002")
+    report = reported(run)
+    assert [generation.number for generation in report.generations] == [0, 2, 3]
+    assert [generation.repeated for generation in report.generations] == [None, *whole[2:]]
+    assert whole[2] not in (None, 0)
+
+
 def test_a_last_generation_whose_figures_are_missing_is_not_idle(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=0, steps=30, has_figures=False)
     (life,) = run.lives

@@ -14,9 +14,31 @@ _THREAD = ("tests/straggler/test_report_thread.py",)
 _SCHEDULE = "straggler/exchange/schedule.py"
 _AGREEMENT = "straggler/exchange/agreement.py"
 _EXCHANGE = "straggler/exchange/store.py"
+_MESSAGES = "straggler/reporting/rank_messages.py"
 _REPORTS = "straggler/scheduled_reports.py"
 
 MUTANTS_OF_THE_SCHEDULE = (
+    Mutant(
+        "the messages of a thousand ranks go to the store at once",
+        _EXCHANGE,
+        "max(1, _WRITE_BYTES // max(map(len, values), default=1))",
+        "1024",
+        _STORE,
+    ),
+    Mutant(
+        "a rank reads the scores of another one",
+        _MESSAGES,
+        "+ columns[rank].tobytes() for rank in range(ranks)",
+        "+ columns[rank - 1].tobytes() for rank in range(ranks)",
+        ("tests/straggler/reporting/test_rank_messages.py",),
+    ),
+    Mutant(
+        "a rank is not told its bar",
+        _MESSAGES,
+        'bar=np.nan_to_num(wide("bar")),',
+        'bar=np.nan_to_num(wide("level_bar")),',
+        ("tests/straggler/reporting/test_rank_messages.py",),
+    ),
     Mutant(
         "a rank that is behind never ends its window by time",
         _SCHEDULE,
@@ -160,8 +182,22 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a window that came too late for its report is thrown away",
         "straggler/exchange/gathered.py",
-        "if number != sequence and not (heard is not None and heard[rank] < number == sequence - 1):",
-        "if number != sequence:",
+        "counts |= (numbers == sequence - 1) & (heard[windows.ranks] < numbers)",
+        "pass",
+        ("tests/straggler/test_wire.py",),
+    ),
+    Mutant(
+        "a late window counts again that was in a report",
+        "straggler/exchange/gathered.py",
+        "counts |= (numbers == sequence - 1) & (heard[windows.ranks] < numbers)",
+        "counts |= numbers == sequence - 1",
+        ("tests/straggler/test_wire.py",),
+    ),
+    Mutant(
+        "a window of another rank is taken for this one's",
+        "straggler/exchange/wire.py",
+        'is_sound &= (heads["rank"] == ranks) & (heads["world_size"] == len(payloads))',
+        'is_sound &= heads["world_size"] == len(payloads)',
         ("tests/straggler/test_wire.py",),
     ),
     Mutant(

@@ -13,8 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.errors import WireError
-from straggler.exchange.wire import HEADER, ROW, decode
+from straggler.exchange.wire import decode_all
 from straggler.measurement.measured import STATE_FIELDS, Family
 
 __all__ = ["RowMatrix", "GatheredWindows", "assemble"]
@@ -90,41 +89,29 @@ def assemble(
             only windows of this report count.
     """
     ranks = len(payloads)
-    heads = np.zeros(ranks, dtype=HEADER)
+    windows = decode_all(payloads)
+    numbers = windows.heads["sequence"].astype(np.int64)
+    counts = numbers == sequence
+    if heard is not None:
+        counts |= (numbers == sequence - 1) & (heard[windows.ranks] < numbers)
+    owners, heads = windows.ranks[counts], windows.heads[counts]
     present = np.zeros(ranks, dtype=bool)
-    refused: dict[int, str] = {}
-    bodies: list[npt.NDArray[Any]] = []
-    owners: list[int] = []
-    for rank, payload in enumerate(payloads):
-        if payload is None:
-            continue
-        try:
-            head, rows = decode(payload)
-            if int(head["rank"]) != rank or int(head["world_size"]) != ranks:
-                raise WireError(
-                    f"a window of rank {int(head['rank'])} of {int(head['world_size'])} came as rank {rank}"
-                )
-        except WireError as error:
-            refused[rank] = str(error)
-            continue
-        number = int(head["sequence"])
-        if number != sequence and not (heard is not None and heard[rank] < number == sequence - 1):
-            continue
-        heads[rank] = head
-        present[rank] = True
-        bodies.append(rows)
-        owners.append(rank)
+    present[owners] = True
     nodes = list(known_nodes) if known_nodes is not None else [""] * ranks
-    for rank, name in zip(np.flatnonzero(present).tolist(), heads["node"][present].tolist(), strict=True):
-        nodes[rank] = name.decode("utf-8", "replace")
+    sent: list[bytes] = heads["node"].tolist()
+    names = {name: name.decode("utf-8", "replace") for name in set(sent)}
+    for rank, name in zip(owners.tolist(), sent, strict=True):
+        nodes[rank] = names[name]
     device = np.full((ranks, len(STATE_FIELDS)), np.nan)
-    device[present] = heads["device"][present]
+    device[owners] = heads["device"]
     elapsed = np.full(ranks, np.nan)
-    elapsed[present] = heads["elapsed"][present]
+    elapsed[owners] = heads["elapsed"]
     groups = np.zeros(ranks, dtype=np.int64)
-    groups[present] = np.unique(heads["peer_group"][present], return_inverse=True)[1]
-    all_rows = np.concatenate(bodies) if bodies else np.zeros(0, dtype=ROW)
-    owner = np.repeat(np.array(owners, dtype=np.int64), [len(body) for body in bodies])
+    groups[owners] = np.unique(heads["peer_group"], return_inverse=True)[1]
+    numbered = np.full(ranks, -1, dtype=np.int64)
+    numbered[owners] = numbers[counts]
+    all_rows = windows.rows_of(owners)
+    owner = np.repeat(owners, heads["rows"])
     families = {family: _block(all_rows, owner, family, ranks) for family in Family}
     return GatheredWindows(
         ranks,
@@ -135,8 +122,8 @@ def assemble(
         elapsed,
         int(heads["dropped"].sum()),
         families,
-        refused,
-        np.where(present, heads["sequence"].astype(np.int64), -1),
+        windows.refused,
+        numbered,
     )
 
 

@@ -18,6 +18,10 @@ from straggler.exchange.store_names import Store, StoreNames
 __all__ = ["StoreExchange"]
 
 _CHUNK = 1024
+
+_WRITE_BYTES = 32 * 1024
+"""Written by one request at most: torch's store reads a request from its begin whenever more of it has come."""
+
 _GRACE_SECONDS = 0.1
 _LEAVING_SECONDS = 3.0
 
@@ -172,8 +176,9 @@ class StoreExchange:
             keys = [self._to_write("outcome", rank) for rank in outcomes]
             values = [b"%d " % sequence + outcome for outcome in outcomes.values()]
             if _has_many(store):
-                for start in range(0, len(keys), _CHUNK):
-                    store.multi_set(keys[start : start + _CHUNK], values[start : start + _CHUNK])
+                many = max(1, _WRITE_BYTES // max(map(len, values), default=1))
+                for start in range(0, len(keys), many):
+                    store.multi_set(keys[start : start + many], values[start : start + many])
             else:
                 for key, value in zip(keys, values, strict=True):
                     store.set(key, value)

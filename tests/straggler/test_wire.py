@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from straggler.errors import WireError
 from straggler.exchange.gathered import assemble
-from straggler.exchange.wire import HEADER, ROW, decode, encode
+from straggler.exchange.wire import HEADER, ROW, decode_all, encode
 from straggler.measurement.measured import Family, Measured, measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import summarise
@@ -47,7 +46,8 @@ def test_a_collision_is_said(monkeypatch, caplog):
 @settings(deadline=None)  # a busy machine fails no property
 @given(st.lists(st.floats(min_value=1e-9, max_value=1e6), min_size=1, max_size=20))
 def test_a_row_travels_unchanged(seconds):
-    head, rows = decode(payload(rank=1, rows=[row("a", seconds, synchronous=True)]))
+    windows = decode_all([None, payload(rank=1, rows=[row("a", seconds, synchronous=True)])])
+    (head,), rows = windows.heads, windows.rows_of(windows.ranks)
     summary = summarise(seconds)
     values = [float(value) for key, value in summary.items() if str(key) in ("MED", "NUM")]
     assert [float(rows[0]["med"]), float(rows[0]["num"])] == values
@@ -59,26 +59,29 @@ def test_sizes_are_part_of_the_wire_format():
     assert (HEADER.itemsize, ROW.itemsize) == (200, 40)
 
 
-@pytest.mark.parametrize("spoil", [lambda b: b[:50], lambda b: b[:-1], lambda b: b"x" * len(b), lambda b: b + b"1"])
-def test_what_is_no_window_is_refused(spoil):
-    with pytest.raises(WireError):
-        decode(spoil(payload(rows=[row()])))
-
-
-def test_another_version_is_refused_with_a_hint():
-    spoilt = bytearray(payload())
-    spoilt[4] = 9
-    with pytest.raises(WireError, match="mixed installations"):
-        decode(bytes(spoilt))
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda b: b[:50], "a window has at least 200 bytes, not 50"),
+        (lambda b: b[:-1], "a window of 1 rows has 240 bytes, not 239"),
+        (lambda b: b + b"1", "a window of 1 rows has 240 bytes, not 241"),
+        (lambda b: b"x" * len(b), "a window begins with 0x53545247, not 0x78787878"),
+        (lambda b: b[:4] + b"\x09" + b[5:], "window version 9, and this rank reads 5: mixed installations?"),
+        (lambda b: payload(rank=0, world_size=3), "a window of rank 0 of 3 came as rank 1"),
+    ],
+)
+def test_what_is_no_window_is_refused_and_the_others_are_read(spoil, why):
+    others = [payload(rank=rank, world_size=4, rows=[row("a", [1.0 + rank])]) for rank in range(4)]
+    windows = decode_all([others[0], spoil(payload(rank=1, world_size=4, rows=[row()])), None, others[3]])
+    assert windows.refused == {1: why}
+    assert windows.ranks.tolist() == [0, 3]
+    assert windows.rows_of(windows.ranks)["med"].tolist() == [1.0, 4.0]
 
 
 @settings(deadline=None)  # a busy machine fails no property
 @given(st.binary(max_size=400))
 def test_no_bytes_at_all_bring_it_down(noise):
-    try:
-        decode(noise)
-    except WireError:
-        pass
+    assert list(decode_all([noise]).refused) == [0]
     gathered = assemble([noise, payload(rank=1, rows=[row()])], 0)
     assert gathered.present.tolist() == [False, True]
 

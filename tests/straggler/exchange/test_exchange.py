@@ -258,6 +258,35 @@ class HeldStore:
         return self.store.clone()
 
 
+class WatchedWrites:
+    """A store that notes how many bytes each request has to write."""
+
+    def __init__(self, store):
+        self.store, self.bytes = store, []
+
+    def multi_set(self, keys, values):
+        self.bytes.append(sum(map(len, values)))
+        self.store.multi_set(keys, values)
+
+    def __getattr__(self, name):
+        if name == "clone":
+            raise AttributeError(name)
+        return getattr(self.store, name)
+
+
+def test_the_messages_to_thousands_of_ranks_go_out_in_small_requests(store):
+    """torch's store reads a request from its begin whenever more of it has come: megabytes at once take seconds."""
+    watched = WatchedWrites(store)
+    first = StoreExchange(watched, 0, 1001, bound_seconds=GENEROUS, prefix="t")
+    (last,) = exchanges(store, 1001, ranks=[1000])
+    first.publish(0, {rank: b"%d" % rank * 1000 for rank in range(1, 1001)})
+    assert last.outcome(0) == b"1000" * 1000
+    assert sum(watched.bytes) > 2_800_000
+    assert max(watched.bytes) <= 33_000
+    first.close()
+    last.close()
+
+
 def test_nobody_waits_for_the_connection_to_the_store(store):
     """Where the process group is made late, it is made within an iteration."""
     held = HeldStore(store)

@@ -21,6 +21,7 @@ _CUT_FIGURES = ("tests/launcher/reports/test_cut_figures.py",)
 _CUTS = "launcher/reports/ledger.py"
 _FOUND = "launcher/reports/found_generations.py"
 _LOST = "launcher/reports/lost_work.py"
+_NUMBERS = ("tests/launcher/reports/test_save_numbers.py",)
 _COUNTS = "launcher/reports/step_counts.py"
 _TOGETHER = "launcher/reports/story.py"
 _MEMBERS = "launcher/reports/members.py"
@@ -73,8 +74,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "what a failure lost is exact before another generation tells from where it goes on",
         _LOST,
-        "        is_open = loss.kept is Kept.ALL and is_loss_open(story, generation)\n",
-        "        is_open = False\n",
+        "    return loss.kept is Kept.ALL and is_loss_open(story, generation)\n",
+        "    return False\n",
         _RUNNING,
     ),
     Mutant(
@@ -433,6 +434,69 @@ MUTANTS_OF_REPORTS = (
         "    return max(((run, n) for run, numbers in there.items() for n in set(range(max(numbers))) - numbers), ",
         "    return max(((run, n) for run, numbers in there.items() for n in numbers - numbers), ",
         _GAPS,
+    ),
+    Mutant(
+        "the counts of steps are exact before another generation tells from where it goes on",
+        _LOST,
+        "is_count_about(story) or any(_is_open(story, generation, loss) for generation, loss in pairs)",
+        "is_count_about(story)",
+        _RUNNING,
+    ),
+    Mutant(
+        "a rank that takes no training steps starts for as long as others work",
+        "launcher/reports/ledger.py",
+        "is_aside = place in story.places_aside and ",
+        "is_aside = False and ",
+        ("tests/launcher/reports/test_ranks_without_steps.py",),
+    ),
+    Mutant(
+        "a rank in its setup counts as one that takes no training steps",
+        "launcher/reports/ledger.py",
+        " and not (life is not None and life.was_in_setup_alone)\n",
+        "\n",
+        ("tests/launcher/reports/test_ranks_without_steps.py",),
+    ),
+    Mutant(
+        "a rank that has died before its first step never takes one",
+        "launcher/reports/story.py",
+        "    return frozenset(without - begun)\n\n\ndef _are_several_done",
+        "    return frozenset(without)\n\n\ndef _are_several_done",
+        ("tests/launcher/reports/test_ranks_without_steps.py",),
+    ),
+    Mutant(
+        "numbers of epochs are taken for steps where a job has failed",
+        _LOST,
+        "            if has_other_numbers(story, generation):\n",
+        "            if False:\n",
+        _NUMBERS,
+    ),
+    Mutant(
+        "numbers of epochs are taken for steps between two saves",
+        "launcher/reports/recommend.py",
+        "launch.went_back or launch.has_other_numbers for launch",
+        "launch.went_back for launch",
+        _NUMBERS,
+    ),
+    Mutant(
+        "only the last save tells how checkpoints are numbered",
+        "launcher/reports/save_numbers.py",
+        "(_is_far_below(grown, gone) or _is_far_below(gone_at_most, grown))",
+        "False",
+        _NUMBERS,
+    ),
+    Mutant(
+        "a checkpoint far below the first step is taken for one of its number",
+        "launcher/reports/save_numbers.py",
+        "    if resumed is not None and first > resumed + 1:\n",
+        "    if False:\n",
+        _NUMBERS,
+    ),
+    Mutant(
+        "more steps than iterations are no reason for a doubt",
+        "launcher/reports/step_counts.py",
+        " or steps_beyond(story) is not None",
+        "",
+        _NUMBERS,
     ),
     Mutant(
         "a report asks of each generation whether one before it is missing",

@@ -33,6 +33,7 @@ from launcher.reports.named_nodes import with_nodes
 from launcher.reports.rank_lives import read_lives
 from launcher.reports.recommend import recommendations
 from launcher.reports.runs import taking_part
+from launcher.reports.save_numbers import with_other_numbers
 from launcher.reports.slow_ranks import find_logs, slow_ranks
 from launcher.reports.story import JobGeneration, Story, end_ns, put_together
 from launcher.reports.timeline import least_seconds, timeline
@@ -74,7 +75,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     for (number, _), ranks in lives.items():
         last_ns[number] = max([last_ns.get(number, 0), *(life.last_ns for life in ranks.values())])
     went_back = {number for (number, _), ranks in lives.items() if any(life.went_back for life in ranks.values())}
-    launches = with_last_lines(launches, last_ns, went_back, lacking)
+    launches = with_other_numbers(with_last_lines(launches, last_ns, went_back, lacking), lives)
     notes += damaged
     launches = with_found(with_nodes(launches, evidence), lives, evidence, notes)
     story = with_unread_nodes(with_gaps(put_together(launches, lives, evidence)), unread)

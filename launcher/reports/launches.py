@@ -94,6 +94,8 @@ class Launch(NamedTuple):
     """A line is left that says where its run folder is, by which it is known whether it runs."""
     warmup_steps: int = 1
     """Of its configuration: so many first steps of each generation are no sections."""
+    has_other_numbers: bool = False
+    """Its checkpoints are not numbered by steps (:mod:`launcher.reports.save_numbers`)."""
     is_of_incidents: bool = False
     """Nothing but incidents is left of it (:mod:`launcher.reports.from_incidents`)."""
 
@@ -293,7 +295,6 @@ def with_last_lines(
         due_seconds = max(_STILL_WRITES_SECONDS, 3 * (last - launch.began_ns) / NS_PER_SECOND / 1000)
         writes = launch.ended_ns is None and time.time() - launch.at(last) < due_seconds
         is_running = launch.is_running if launch.may_run is not None else writes
-        has_gone_back = launch.went_back or number in went_back
-        launch = launch._replace(last_ns=last, is_running=is_running, went_back=has_gone_back)
+        launch = launch._replace(last_ns=last, is_running=is_running, went_back=launch.went_back or number in went_back)
         known.append(launch._replace(lacks_figures=number in lacking))
     return known

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.reports.doubts import is_doubtful
-from launcher.reports.lost_work import Kept, Loss, kept_steps, lost_from_ns, total_repeated
+from launcher.reports.lost_work import Kept, Loss, are_counts_about, kept_steps, lost_from_ns, total_repeated
 from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
 from launcher.reports.places import Entry, Place, absent, between_launches, unaccounted, without_ranks
 from launcher.reports.rank_lives import RankLife
-from launcher.reports.step_counts import is_count_about
 from launcher.reports.story import JobGeneration, Member, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -86,7 +85,9 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], tells: _Tells) 
             rank = life.rank if life is not None else _only_rank(generation, local_rank)
             is_known = (generation.run, generation.number - 1) not in missing
             cuts = list(_before(launch.began_ns, before, index, member, is_known=is_known))
-            cuts += _during(member, life, found[index], local_rank, tells)
+            is_aside = place in story.places_aside and not (life is not None and life.was_in_setup_alone)
+            aside = _aside(member, life, local_rank) if is_aside else None
+            cuts += aside or _during(member, life, found[index], local_rank, tells)
             until_ns, is_last_known = last_ns if is_last else None, not launch.lacks_last
             cuts += _after(member, life, until_ns, is_running=launch.is_running, is_last_known=is_last_known)
             for due_to, key, ns, is_about in cuts:
@@ -128,9 +129,7 @@ def _before(
 
 def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, tells: _Tells) -> Iterator[Cut]:
     """Cut the time from the start of the processes to the last sign of progress."""
-    started_ns, sign_ns = member.own.started_ns, last_sign_ns(member)
-    if (left_ns := _left_ns(member, life)) is not None:
-        sign_ns = min(max(left_ns, started_ns), sign_ns)
+    started_ns, sign_ns = member.own.started_ns, _own_last_ns(member, life)
     first_ns = _first_ns(member, life, local_rank, steps=tells.steps)
     if first_ns is None and (not tells.anything or (life is not None and life.iteration is not None)):
         # Nothing tells when it began to work; or it has begun a step, and the line that says when is missing.
@@ -159,6 +158,24 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
     yield None, "productive", lost_ns - first_ns - saving_ns, is_split_about
     yield None, "lost_work", told_ns - lost_ns, is_about or loss.kept is Kept.ITERATION
     yield None, "unknown", sign_ns - told_ns, False
+
+
+def _aside(member: Member, life: RankLife | None, local_rank: int) -> Iterator[Cut]:
+    """Cut the same of a rank that takes no training steps, where others do: what it does is not known."""
+    started_ns, sign_ns = member.own.started_ns, _own_last_ns(member, life)
+    first_ns = _first_ns(member, life, local_rank, steps=False)
+    if first_ns is not None:
+        first_ns = min(max(first_ns, started_ns), sign_ns)
+        yield None, "start", first_ns - started_ns, member.is_open_ended or not member.own.is_start_known
+    yield None, "unknown", sign_ns - (started_ns if first_ns is None else first_ns), False
+    yield from _untold(member)
+
+
+def _own_last_ns(member: Member, life: RankLife | None) -> int:
+    """Return the last sign of progress of the ranks of a node, or that of one which had ended well before."""
+    sign_ns = last_sign_ns(member)
+    left_ns = _left_ns(member, life)
+    return sign_ns if left_ns is None else min(max(left_ns, member.own.started_ns), sign_ns)
 
 
 def _untold(member: Member) -> Iterator[Cut]:
@@ -208,8 +225,8 @@ def _after(
     """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
     sign_ns, is_about = last_sign_ns(member), member.is_open_ended or member.is_ending
     goes_on = is_running and last_ns is not None and member.own.finished_ns is None
-    if (left_ns := _left_ns(member, life)) is not None:
-        yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), is_about
+    if _left_ns(member, life) is not None:
+        yield None, "idle", member.stopped_ns - _own_last_ns(member, life), is_about
     elif member.seen_ns is not None:
         is_sign_about = is_about or member.is_seen_about or member.lacks_incident
         yield None, "detection", member.seen_ns - sign_ns, is_sign_about
@@ -262,7 +279,7 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
         by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
         repeated=total_repeated(story, accounts.losses),
         steps=steps,
-        is_count_about=is_count_about(story),
+        is_count_about=are_counts_about(story, accounts.losses),
         step_seconds=None
         if any(not launch.is_begun_known for launch in story.launches)  # the time of the first steps is not here
         else _step_seconds(by_place.values(), steps),

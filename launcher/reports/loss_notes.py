@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from launcher.reports.completeness import runs_of_unknown_ranks
 from launcher.reports.formats import rank_list
-from launcher.reports.lost_work import Kept, Loss, hides_its_begin, total_repeated
+from launcher.reports.lost_work import Kept, Loss, has_other_numbers, hides_its_begin, total_repeated
 from launcher.reports.story import JobGeneration, Story
 
 __all__ = ["of_losses"]
@@ -48,7 +49,8 @@ def of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
         if loss.kept is Kept.UNKNOWN:
             yield f"nothing has gone on from generation {generation.number}, and no save was noted: it may be lost"
         else:
-            since = f"the save of iteration {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
+            save = "numbered" if has_other_numbers(story, generation) else "of iteration"
+            since = f"the save {save} {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
             why = _why_about(story, generation)
             about = f", which is about right only: {why}" if loss.is_about else ""
             here = " in these folders" if loss.is_about else ""
@@ -100,7 +102,14 @@ def _of_uncounted(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             "no rank has told of a step, a section or a heartbeat: when they began to work, and what was lost, is not "
             "known, so the time of their processes is 'unknown'"
         )
-    elif hidden and not story.has_steps:  # where others tell of steps, their time is 'unknown' throughout
+    for node, ranks in itertools.groupby(sorted(story.places_aside), key=lambda place: place[0]):
+        yield (
+            f"local rank(s) {rank_list([rank for _, rank in ranks])} of {node} tell of no training steps, where others "
+            "do: what they did after their first sign of life, if they gave one, is not known, so it is 'unknown'"
+        )
+    if (
+        story.has_signs and hidden and not story.has_steps
+    ):  # where others tell of steps, their time is 'unknown' throughout
         yield (
             f"generation(s) {rank_list(hidden)}: whether something was lost is not known; it would be part of what is "
             "called productive"

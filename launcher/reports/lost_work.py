@@ -17,7 +17,7 @@ from typing import NamedTuple
 from launcher.reports.held import unsaved_stop
 from launcher.reports.lineage import Origin, begin_of, first_after_a_save, odd_runs, saves_of, way
 from launcher.reports.rank_lives import RankLife
-from launcher.reports.step_counts import is_uncounted, kept_intervals, last_missing, repeated, union
+from launcher.reports.step_counts import is_count_about, is_uncounted, kept_intervals, last_missing, repeated, union
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
 from launcher.reports.under_way import is_loss_open
@@ -83,12 +83,16 @@ def losses(story: Story) -> list[Loss]:
         if loss.is_final and not is_counted:
             again = None  # nothing tells whether there is anything to be done again
         is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
-        is_open = loss.kept is Kept.ALL and is_loss_open(story, generation)
-        is_about = is_open or (loss.is_final and is_end_about)
+        is_about = _is_open(story, generation, loss) or (loss.is_final and is_end_about)
         is_about |= stopped is not None and stopped[0] is generation
         is_about |= any(origin.is_about for index, origin in ways.after.items() if index <= number < origin.number)
         found.append(loss._replace(repeated=again, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about))
     return found
+
+
+def _is_open(story: Story, generation: JobGeneration, loss: Loss) -> bool:
+    """Return whether the next generation is to tell what was kept of one that has failed."""
+    return loss.kept is Kept.ALL and is_loss_open(story, generation)
 
 
 def _has_gone_back(generation: JobGeneration) -> bool:
@@ -176,6 +180,17 @@ def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None
 # ---- counting -------------------------------------------------------------------------------------------
 
 
+def has_other_numbers(story: Story, generation: JobGeneration) -> bool:
+    """Return whether the checkpoints of a generation are numbered by something else than steps."""
+    return any(story.launches[member.launch].has_other_numbers for member in generation.members)
+
+
+def are_counts_about(story: Story, found: Sequence[Loss]) -> bool:
+    """Return whether the counts of steps are estimates: ranks may have done others, or it is to be told what was kept."""
+    pairs = zip(story.generations, found, strict=True)
+    return is_count_about(story) or any(_is_open(story, generation, loss) for generation, loss in pairs)
+
+
 def total_repeated(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done again in the whole story; None where that is not known throughout."""
     if last_missing(story) is not None:
@@ -195,6 +210,8 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
     least: int | None = None
     for generation, loss in zip(story.generations, found, strict=True):
         if loss.is_final and loss.kept is Kept.SAVE and loss.iteration is not None:
+            if has_other_numbers(story, generation):
+                return None
             least = loss.iteration + first_after_a_save(story)
         elif loss.is_final and loss.kept is Kept.NOTHING:
             least = generation.first_iteration

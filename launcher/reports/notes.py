@@ -115,9 +115,16 @@ def _of_launches(story: Story) -> Iterator[str]:
             yield f"{who} {of_no_rank(story, number)}"
         if launch.went_back:
             yield (
-                f"{who}: iterations were not counted on through the run, so it is not known what was done again; what "
-                "was lost with a failure, or given up where a rank went back to a checkpoint by itself, is part of "
-                "what is called productive and checkpointing, which are about right only then"
+                f"{who}: iterations were not counted on through the run, or began below the number of the checkpoint "
+                "that was loaded, or an older one was loaded after a newer one, so it is not known what was done "
+                "again; what was lost with a failure, or given up where a rank went back to a checkpoint by itself, is "
+                "part of what is called productive and checkpointing, which are about right only then"
+            )
+        if launch.has_other_numbers:
+            yield (
+                f"{who}: its checkpoints are not numbered by the training steps that were completed until then, as "
+                "where epochs or samples are counted, so it is not known how many steps lie between two saves, nor how "
+                "many a run has kept that has failed"
             )
     yield from _of_missing(story)
     missing: dict[tuple[int, int], list[int]] = collections.defaultdict(list)

@@ -210,7 +210,8 @@ def _saves(story: Story) -> _Saves | None:
         # To finalize a save and to remove an old one belong to what a save costs.
         held_ns, took_ns = held_ns + life.saving_ns - section.left_ns, took_ns + section.took_ns
         count += len(life.saves) or section.closed
-        if not any(story.launches[member.launch].went_back for member in generation.members):
+        launches = [story.launches[member.launch] for member in generation.members]
+        if not any(launch.went_back or launch.has_other_numbers for launch in launches):
             for life in lives:
                 begun = [] if life.first_iteration is None else [life.first_iteration - after_a_save]
                 apart += [later - former for former, later in itertools.pairwise(sorted({*begun, *life.saves}))]

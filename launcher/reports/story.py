@@ -91,6 +91,8 @@ class Story(NamedTuple):
     """Before which runs another one is missing; their number stands for one at the end."""
     aside: frozenset[int] = frozenset()
     """The ranks that tell of no steps in any generation, where others do."""
+    places_aside: frozenset[tuple[str, int]] = frozenset()
+    """Node and local rank of these, and of ranks that tell of nothing at all beside others that take steps."""
 
     def at(self, launch: int, t_ns: int) -> float:
         """Return seconds since the story's begin of a time on a launch's clock."""
@@ -156,15 +158,17 @@ def put_together(
         _generation(run, number, members, aside, has_failed=has_failed, is_last=is_last)
         for run, number, members, has_failed, is_last in parts
     ]
+    nodes = node_names(launches)
     return Story(
         launches=tuple(launches),
         runs=tuple(map(tuple, runs)),
         run_of={launch: run for run, numbers in enumerate(runs) for launch in numbers},
-        node_of=node_names(launches),
+        node_of=nodes,
         generations=tuple(generations),
         lives=lives,
         epoch=min(launches[n].at(launches[n].began_ns) for run in runs for n in taking_part(launches, run)),
         aside=aside,
+        places_aside=_places_without_steps([members for _, _, members, _, _ in parts], nodes),
     )
 
 
@@ -179,11 +183,32 @@ def _taking_no_steps(parts: Sequence[Sequence[Member]]) -> frozenset[int]:
         lives = {rank: life for member in members for rank, life in member.lives.items()}
         own = {rank for rank, life in lives.items() if life.first_step_ns is not None}
         begun |= own
-        # Ranks that wait for each other cannot be further apart than a step.
-        done = ((life.first_iteration, life.done) for life in lives.values())
-        if any(first is not None and last is not None and last > first for first, last in done):
+        if _are_several_done(members):
             without |= lives.keys() - own
     return frozenset(without - begun)
+
+
+def _places_without_steps(parts: Sequence[Sequence[Member]], node_of: Mapping[int, str]) -> frozenset[tuple[str, int]]:
+    """Return node and local rank of those that tell of no steps in any generation, though others have done several."""
+    begun, without = set[tuple[str, int]](), set[tuple[str, int]]()
+    for members in parts:
+        several = _are_several_done(members)
+        for member in members:
+            lives = member.lives.values()
+            begun |= {
+                (node_of[member.launch], life.local_rank)
+                for life in lives
+                if life.first_step_ns is not None and life.local_rank is not None
+            }
+            if several:
+                without |= {(node_of[member.launch], local_rank) for local_rank in member.own.local_ranks}
+    return frozenset(without - begun)
+
+
+def _are_several_done(members: Sequence[Member]) -> bool:
+    """Return whether ranks have done more than a step: those that wait for each other cannot be further apart."""
+    done = ((life.first_iteration, life.done) for member in members for life in member.lives.values())
+    return any(first is not None and last is not None and last > first for first, last in done)
 
 
 def _generation(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import Story
 from resilience_core.protocol.figures import STEP
 from resilience_core.protocol.figures_read import count_on_in_strides
 
-__all__ = ["counts_in_strides", "of_strides"]
+__all__ = ["counts_in_strides", "of_strides", "steps_beyond"]
 
 
 def counts_in_strides(story: Story) -> bool:
@@ -32,6 +33,29 @@ def of_strides(story: Story) -> Iterator[str]:
             "is not known, nor how long one took; number the steps one by one, and note those as done that are "
             "skipped, to have them counted"
         )
+
+    if (beyond := steps_beyond(story)) is not None:
+        yield (
+            f"rank {beyond.rank} has ended {beyond.passed:,} steps in {_iterations_of(beyond):,} iterations: where "
+            "several steps belong to one, as with accumulated gradients, iterations are what is counted as steps here; "
+            "where each has its own, note_iteration() was called after note_step_done(), and the counts are one too "
+            "low: note the iteration when a step begins"
+        )
+
+
+def steps_beyond(story: Story) -> RankLife | None:
+    """Return a rank that has ended more steps than it has noted iterations, though these count on; None if none has."""
+    lives = (
+        life
+        for _, member in story.members
+        if not story.launches[member.launch].went_back
+        for life in member.lives.values()
+    )
+    return next((life for life in lives if life.passed is not None and life.passed > _iterations_of(life) > 0), None)
+
+
+def _iterations_of(life: RankLife) -> int:
+    return 0 if life.first_iteration is None or life.done is None else life.done - life.first_iteration + 1
 
 
 def _counted(story: Story) -> tuple[int, int, int]:

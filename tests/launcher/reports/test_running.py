@@ -105,6 +105,7 @@ def test_from_a_failure_until_the_next_step_what_it_lost_and_cost_is_about_right
     assert run.lives[0].seen is not None
     report = as_it_was(run, run.lives[0].seen + after_seen, monkeypatch)
     assert rows_about(report) == about
+    assert report.ledger.is_count_about == ("productive" in about)
     assert [incident.is_cost_about for incident in report.incidents] == [True]
     notes = [note for note in report.notes if "is still running" not in note]
     assert ["no step has begun since" in note for note in notes] == [True]

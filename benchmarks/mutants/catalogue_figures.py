@@ -21,6 +21,20 @@ _BESIDE = "resilience_core/monitoring/saves_beside_steps.py"
 
 MUTANTS_OF_FIGURES = (
     Mutant(
+        "a metric times the restart after a hang from when the first rank had been ended",
+        "launcher/agent/history.py",
+        'if each["event"] == "hang")])',
+        'if each["event"] == "none")])',
+        ("tests/launcher/agent/test_history.py",),
+    ),
+    Mutant(
+        "the line of a restart after a hang counts from when the first rank had been ended",
+        "launcher/workers/worker_processes.py",
+        "for local_rank in self.condemned)])",
+        "for local_rank in ())])",
+        ("tests/launcher/agent/test_generation.py",),
+    ),
+    Mutant(
         "an event counts in the metrics only where the log folder takes its line",
         "launcher/records/event_log.py",
         "        self._on_line(event, raw)\n",

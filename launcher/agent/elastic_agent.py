@@ -152,8 +152,11 @@ class FaultTolerantAgent(QuietAgent):
         """
         if self._current is None:
             return
-        seen_ns, number = time.monotonic_ns(), self._current.number
-        seconds = self._resources.config.failure_stop_timeout
+        seen_ns, number, seconds = (
+            time.monotonic_ns(),
+            self._current.number,
+            self._resources.config.failure_stop_timeout,
+        )
         failed_elsewhere = self._rendezvous_handler.failed_elsewhere()
         may_save = not self._current.processes.failed and not failed_elsewhere
         with self._resources.signals.deferred():
@@ -162,7 +165,8 @@ class FaultTolerantAgent(QuietAgent):
             what = "the failure of another node" if failed_elsewhere else "the change of nodes"
             if (why_over := self._rendezvous_handler.why_over()) and self.ended_because is None:
                 announce(f"generation {number} is over: {why_over}", event="over", generation=number)
-            self._restart_reason = ("the failure" if self._current.condemned else what, seen_ns)
+            what = "the failure" if self._current.condemned else what
+            self._restart_reason = (what, self._current.processes.failed_ns(seen_ns))
         if may_save:
             seconds = max(seconds, self._patience_seconds)
             goes_on = self.ended_because is None or self.excludes_this_node_only
@@ -245,7 +249,7 @@ class FaultTolerantAgent(QuietAgent):
 
     def _note_failure(self, current: Generation, group: WorkerGroup) -> Exits:
         self._failure_seen_ns = time.monotonic_ns()
-        self._restart_reason = ("the failure", self._failure_seen_ns)
+        self._restart_reason = ("the failure", current.processes.failed_ns(self._failure_seen_ns))
         told_ns = self._rendezvous_handler.told_of_failure_ns()
         exits = collect_exits(current, group, self._resources, self._failure_seen_ns)
         self.stories.failed(self.incidents.for_all(exits.incident, current.condemned), told_ns=told_ns)

@@ -161,11 +161,10 @@ class Generation:
         """Local ranks whose verdict stands."""
         return self.processes.condemned
 
-    def condemn(self, local_ranks: Collection[int]) -> None:
-        """Note a verdict of the monitor's, which terminates the ranks."""
-        for local_rank in local_ranks:
-            self._condemned_ns[local_rank] = time.monotonic_ns()
-            self.processes.condemned.add(local_rank)
+    def condemn(self, local_ranks: Collection[int], seen_ns: int) -> None:
+        """Note a verdict of the monitor's (``CLOCK_MONOTONIC``), which terminates the ranks."""
+        self._condemned_ns |= dict.fromkeys(local_ranks, time.monotonic_ns())
+        self.processes.condemn(local_ranks, seen_ns)
 
     def withdraw(self, local_rank: int) -> None:
         """Note that the monitor has spared a rank after all."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.agent.durations import Durations, Histogram
-from launcher.records.verdicts import SPARED, was_taken_back
+from launcher.records.verdicts import SPARED, seen_at_ns, was_taken_back
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["BOUNDS", "CAUSES", "HEARD", "History", "Told"]
@@ -218,9 +218,10 @@ class History:
             return
         former = self._generation(before)
         former.succeeded_ns = started_ns
-        if former.seen_ns is not None:
-            self._restart_times.add(started_ns - former.seen_ns)
-            generation.recovers_from_ns = former.seen_ns
+        if former.seen_ns is not None:  # of a hang, it tells when the first rank had been ended
+            seen_ns = min([former.seen_ns, *(seen_at_ns(each) for each in former.incidents if each["event"] == "hang")])
+            self._restart_times.add(started_ns - seen_ns)
+            generation.recovers_from_ns = seen_ns
 
     def _count_restart(self, generation: _Generation, now_ns: int) -> None:
         """Count the restart after a generation, once it is known, or clear, why that was over."""

@@ -87,7 +87,7 @@ def _take_verdict(
     """Condemn, and tell the incident, unless it comes too late to be the one that ends the generation."""
     incident = report.incident
     is_another = current.is_being_ended or bool(current.condemned)
-    current.condemn(report.condemned)
+    current.condemn(report.condemned, incident.seen_ns)
     if is_another:
         if (folder := incident.folder) is not None:
             resources.on_disk("an incident too many", lambda: shutil.rmtree(folder, ignore_errors=True), None)

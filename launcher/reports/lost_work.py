@@ -186,7 +186,7 @@ def has_other_numbers(story: Story, generation: JobGeneration) -> bool:
 
 
 def are_counts_about(story: Story, found: Sequence[Loss]) -> bool:
-    """Return whether the counts of steps are estimates: ranks may have done others, or it is to be told what was kept."""
+    """Return whether the counts of steps are estimates: ranks may have done others, or what was kept is to be told."""
     pairs = zip(story.generations, found, strict=True)
     return is_count_about(story) or any(_is_open(story, generation, loss) for generation, loss in pairs)
 

@@ -69,6 +69,7 @@ class WorkerProcesses(QuietContext):
         """Pids that were killed and were not gone when :meth:`stop` had waited for as long as it may."""
         self.condemned: set[int] = set()
         """Local ranks that the monitor has condemned: whatever their exit codes, they have failed."""
+        self._verdicts_ns: dict[int, int] = {}
         self._requests = EndRequests(launches, owner)
 
     # ---- torch's PContext ------------------------------------------------------------------------------
@@ -121,6 +122,15 @@ class WorkerProcesses(QuietContext):
         ended = [worker for worker in self.workers.values() if worker.exit_code is not None or worker.is_stuck]
         failed = [worker for worker in ended if worker.exit_code != 0 or worker.local_rank in self.condemned]
         return sorted(failed, key=lambda worker: worker.ended_ns or 0)
+
+    def condemn(self, local_ranks: Collection[int], seen_ns: int) -> None:
+        """Note a verdict of the monitor's, and when that was."""
+        self.condemned.update(local_ranks)
+        self._verdicts_ns |= dict.fromkeys(local_ranks, seen_ns)
+
+    def failed_ns(self, now_ns: int) -> int:
+        """Return when the failure was seen that is known now: at the first verdict that stands, if there is one."""
+        return min([now_ns, *(self._verdicts_ns.get(local_rank, now_ns) for local_rank in self.condemned)])
 
     def failure(self, worker: WorkerProcess, error_file: str | None = None) -> ProcessFailure:
         """Return Torch's record of a failed worker, with what it left in its error file (another may be named).

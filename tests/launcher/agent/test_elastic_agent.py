@@ -40,6 +40,7 @@ class Made:
         self.reports: list[MonitorReport] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.condemned: set[int] = {7}
+        self.verdicts_ns: tuple[int, ...] = (1 << 62,)
         self.exit_codes: dict[int, int] = {}
         self.rendezvous = LocalRendezvous("job", "localhost", 0, 60.0)
         self.rendezvous.generation = 3
@@ -71,13 +72,19 @@ class Made:
             number=3,
             started_ns=0,
             condemned=self.condemned,
-            condemn=self.condemned.update,
+            condemn=lambda ranks, seen_ns: self.condemned.update(ranks),
             is_being_ended=False,
             is_fenced=False,
             stop_judging=self.stop_judging,
             withdraw=self.condemned.discard,
             processes=SimpleNamespace(
-                failed=[], running=[], workers={}, collect_exits=lambda: None, pids=dict, stderrs={}
+                failed=[],
+                running=[],
+                workers={},
+                collect_exits=lambda: None,
+                pids=dict,
+                stderrs={},
+                failed_ns=lambda now_ns: min(now_ns, *self.verdicts_ns),
             ),
             views=dict,
             errors=dict,
@@ -366,7 +373,8 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     made = Made()
     reasons: list[Any] = []
     workers = {0: SimpleNamespace(pid=4711)}
-    started = SimpleNamespace(**{**vars(made.generation), "processes": SimpleNamespace(workers=workers, failed=[])})
+    of_ranks = {**vars(made.generation.processes), "workers": workers}
+    started = SimpleNamespace(**{**vars(made.generation), "processes": SimpleNamespace(**of_ranks)})
     monkeypatch.setattr(agent_module, "Generation", lambda *_: started)
     started.tell_restart = reasons.append
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
@@ -385,12 +393,14 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     made.rendezvous.failed_elsewhere = lambda: True  # type: ignore[method-assign]
     restart()
     made.condemned.add(0)  # a rank here is what the other node has waited for
+    made.verdicts_ns = (7,)
     restart()
     made.rendezvous.shutdown()
 
     change, elsewhere = "the change of nodes", "the failure of another node"
     assert [what for what, _ in reasons] == ["the failure", change, elsewhere, "the failure"]
     assert reasons[0][1] == made.agent._failure_seen_ns < stopped_ns <= reasons[1][1] <= reasons[2][1]
+    assert reasons[3][1] == 7, "not when it was condemned"
 
 
 # ---- the end --------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Made]]:
 
 def test_who_is_condemned_is_not_waited_for_at_the_end(make: Callable[..., Made]) -> None:
     made = make()
-    made.generation.condemn([0])
+    made.generation.condemn([0], time.monotonic_ns())
     assert made.end() == [-signal.SIGKILL, 0]
 
 
@@ -149,9 +149,20 @@ def test_who_is_late_but_not_condemned_is_asked_and_may_save(make: Callable[...,
     assert made.end() == [0, 0]
 
 
+def test_a_failure_is_seen_at_the_first_verdict_that_stands(make: Callable[..., Made]) -> None:
+    """And not when what the rank did has been read, and it was killed."""
+    generation = make().generation
+    assert generation.processes.failed_ns(50) == 50
+    generation.condemn([1], 30)
+    generation.condemn([0], 20)
+    assert generation.processes.failed_ns(50) == 20
+    generation.withdraw(0)
+    assert generation.processes.failed_ns(50) == 30
+
+
 def test_who_is_condemned_is_killed_when_the_stop_is_only_requested(make: Callable[..., Made]) -> None:
     made, now_ns = make(), time.monotonic_ns()
-    made.generation.condemn([0])
+    made.generation.condemn([0], time.monotonic_ns())
     made.open_section(1, now_ns - 2 * S, now_ns - S)
     made.generation.request_stop(signal.SIGTERM)
     assert made.end() == [-signal.SIGKILL, 0]
@@ -159,7 +170,7 @@ def test_who_is_condemned_is_killed_when_the_stop_is_only_requested(make: Callab
 
 def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: Callable[..., Made]) -> None:
     made = make()
-    made.generation.condemn([1])
+    made.generation.condemn([1], time.monotonic_ns())
     said, seconds = made.generation.kill_lingering()
     assert said == []
     assert seconds is not None
@@ -174,7 +185,7 @@ def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: 
 def test_a_condemned_worker_that_has_ended_and_is_not_collected_yet_does_not_live_on(make: Callable[..., Made]) -> None:
     made = make(failure_stop_timeout=0.001)
     worker = made.generation.processes.workers[1]
-    made.generation.condemn([1])
+    made.generation.condemn([1], time.monotonic_ns())
     os.kill(worker.pid, signal.SIGKILL)
     assert wait_for_exit([worker.pidfd], 30)
     select.select([], [], [], 0.01)
@@ -188,7 +199,7 @@ def test_a_condemned_worker_that_is_not_gone_when_it_was_killed_has_failed(
     """Recorded: its signals are not sent, as if it were in uninterruptible sleep (tests/e2e/test_unkillable.py)."""
     made, sent = make(), []
     monkeypatch.setattr("launcher.agent.generation.send_signal", lambda _, number: sent.append(number) or True)
-    made.generation.condemn([1])
+    made.generation.condemn([1], time.monotonic_ns())
     processes, said = made.generation.processes, []
     while not processes.failed:
         lines, seconds = made.generation.kill_lingering()
@@ -203,7 +214,7 @@ def test_a_condemned_worker_that_is_not_gone_when_it_was_killed_has_failed(
 
 def test_a_verdict_that_was_withdrawn_is_none(make: Callable[..., Made]) -> None:
     made = make()
-    made.generation.condemn([0, 1])
+    made.generation.condemn([0, 1], time.monotonic_ns())
     made.generation.withdraw(1)
     assert made.generation.condemned == {0}
     assert made.end() == [-signal.SIGKILL, 0]

@@ -152,21 +152,17 @@ class FaultTolerantAgent(QuietAgent):
         """
         if self._current is None:
             return
-        seen_ns, number, seconds = (
-            time.monotonic_ns(),
-            self._current.number,
-            self._resources.config.failure_stop_timeout,
-        )
+        seen_ns, number, processes = time.monotonic_ns(), self._current.number, self._current.processes
+        seconds = self._resources.config.failure_stop_timeout
         failed_elsewhere = self._rendezvous_handler.failed_elsewhere()
-        may_save = not self._current.processes.failed and not failed_elsewhere
+        may_save = not processes.failed and not failed_elsewhere
         with self._resources.signals.deferred():
             self._read_reports()  # a verdict that was told before is one
         if self._restart_reason is None:  # nothing has ended here
             what = "the failure of another node" if failed_elsewhere else "the change of nodes"
             if (why_over := self._rendezvous_handler.why_over()) and self.ended_because is None:
                 announce(f"generation {number} is over: {why_over}", event="over", generation=number)
-            what = "the failure" if self._current.condemned else what
-            self._restart_reason = (what, self._current.processes.failed_ns(seen_ns))
+            self._restart_reason = ("the failure" if processes.condemned else what, processes.failed_ns(seen_ns))
         if may_save:
             seconds = max(seconds, self._patience_seconds)
             goes_on = self.ended_because is None or self.excludes_this_node_only

@@ -25,6 +25,8 @@ from launcher.reports.under_way import is_loss_open
 __all__ = [
     "Kept",
     "Loss",
+    "are_counts_about",
+    "has_other_numbers",
     "hides_its_begin",
     "kept_steps",
     "losses",

@@ -84,6 +84,7 @@ class Made:
                 collect_exits=lambda: None,
                 pids=dict,
                 stderrs={},
+                condemned=self.condemned,
                 failed_ns=lambda now_ns: min(now_ns, *self.verdicts_ns),
             ),
             views=dict,

@@ -82,7 +82,8 @@ class Measuring:
             self._had_group, self._rank, self._ranks = True, exchange.rank, exchange.world_size
         if self._is_early and self._rank != 0:  # each rank is a rank 0 of its own now; one of them writes
             settings = attrs.evolve(settings, log_path=None)
-        return ScheduledReports(Reporter(exchange, self._probes, settings), settings)
+        reporter = Reporter(exchange, self._probes, settings, keeps_past=not self._is_early)
+        return ScheduledReports(reporter, settings)
 
     def _connected(self) -> Exchange:
         return connect(

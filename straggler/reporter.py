@@ -62,6 +62,7 @@ class Reporter:
         exchange: Carries what the ranks measured to rank 0.
         probes: What measures.
         settings: Of the detector.
+        keeps_past: Keep what the ranks took beside the log, for the next generation; not where others are to come.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class Reporter:
         exchange: Exchange,
         probes: Sequence[Probe],
         settings: DetectorSettings,
+        *,
+        keeps_past: bool = True,
     ) -> None:
         self.exchange = exchange
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
@@ -86,7 +89,7 @@ class Reporter:
         self._scorer = Scorer(exchange.world_size, settings) if exchange.rank == 0 else None
         path = settings.log_path if exchange.rank == 0 else None
         self._log = None if path is None else ReportLog(path)
-        self._kept_past = KeptPast.beside(path)
+        self._kept_past = KeptPast.beside(path) if keeps_past else None
         self._hashed_group = hash_name(settings.peer_group)
 
     def cut(self) -> EndedWindow:

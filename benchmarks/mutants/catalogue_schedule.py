@@ -19,6 +19,13 @@ _REPORTS = "straggler/scheduled_reports.py"
 
 MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
+        "a rank that is compared with nobody yet writes over the past of all",
+        "straggler/measuring.py",
+        "keeps_past=not self._is_early",
+        "keeps_past=True",
+        ("tests/straggler/reporting/test_kept_past.py",),
+    ),
+    Mutant(
         "the messages of a thousand ranks go to the store at once",
         _EXCHANGE,
         "max(1, _WRITE_BYTES // max(map(len, values), default=1))",

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from straggler import Detector
 from straggler.exchange.gathered import assemble
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import Family, Measured
@@ -241,3 +242,22 @@ def test_it_is_kept_beside_the_log_where_a_launcher_restarts(tmp_path, monkeypat
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     assert KeptPast.beside(None) is None
     assert KeptPast.beside(tmp_path / "reports.jsonl").path == tmp_path / "reports.jsonl.past"
+
+
+def test_a_detector_that_is_made_before_the_process_group_leaves_the_past_of_all_ranks_alone(tmp_path, monkeypatch):
+    """A rank that is compared with nobody yet would write its own, and the next report would find that."""
+    generation(tmp_path / "reports.jsonl.past", 0, 20)
+    before = (tmp_path / "reports.jsonl.past").read_bytes()
+    for name, value in (("RUN_ID", "run"), ("RESTART_COUNT", "1")):
+        monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
+    for name, value in (("WORLD_SIZE", "4"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    detector = Detector()
+    detector.initialize(log_path=tmp_path / "reports.jsonl")
+    for _ in range(3):
+        with detector.detection_section("work"):
+            pass
+    assert detector.generate_report().world_size == 1
+    detector.shutdown()
+    assert (tmp_path / "reports.jsonl").stat().st_size > 0
+    assert (tmp_path / "reports.jsonl.past").read_bytes() == before

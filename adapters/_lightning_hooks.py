@@ -65,7 +65,7 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self._translator is not None:
-            self._translator.failed(exception, "signal" if _is_sigterm(exception) else None)
+            _tell_failed(self._translator, exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._translator is not None:
@@ -170,6 +170,17 @@ def _wrap(trainer: Any, translator: Translator) -> None:
 
     translator.wrap(strategy, "teardown", tear_down)
 
+    def run_stage(original: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return original(*arguments, **named)
+        except BaseException as error:
+            # Before any callback's on_exception: one that comes before ours may wait there for peers, or raise.
+            if not _is_named(error, "_TunerExitException"):  # the training has not failed, and goes on another time
+                _tell_failed(translator, error)
+            raise
+
+    translator.wrap(trainer, "_run_stage", run_stage)
+
 
 def _checkpoint_ios(trainer: Any) -> Iterator[Any]:
     try:
@@ -187,8 +198,12 @@ def _is_asynchronous(checkpoint_io: Any) -> bool:
     return "AsyncCheckpointIO" in names or hasattr(checkpoint_io, "maybe_finalize_save_checkpoint")
 
 
-def _is_sigterm(exception: BaseException) -> bool:
-    return any(kind.__name__ == "SIGTERMException" for kind in type(exception).__mro__)
+def _tell_failed(translator: Translator, exception: BaseException) -> None:
+    translator.failed(exception, "signal" if _is_named(exception, "SIGTERMException") else None)
+
+
+def _is_named(exception: BaseException, name: str) -> bool:
+    return any(kind.__name__ == name for kind in type(exception).__mro__)
 
 
 def _batches_begun(checkpoint: dict[str, Any]) -> int:

@@ -191,13 +191,16 @@ def blamed_section(rank: RankReport) -> str | None:
 
 def raised_place(rank: RankReport) -> Frame | None:
     """Return the line of the user's own code at which a rank raised, for which it ends; None where it did not."""
-    error = rank.error if not _is_overdue(rank) else None
-    return own_frame_in(error.traceback) if error is not None and error.thread is None else None
+    return _own_line(rank.error) if not _is_overdue(rank) else None
 
 
 def raised_at(rank: RankReport) -> str:
-    """Return :func:`raised_place` behind a semicolon; nothing where there is none."""
-    return f"; at {place}" if (place := raised_place(rank)) is not None else ""
+    """Return the line at which a rank raised, overdue or not, behind a semicolon; nothing where none is known."""
+    return f"; at {place}" if (place := _own_line(rank.error)) is not None else ""
+
+
+def _own_line(error: ErrorRecord | None) -> Frame | None:
+    return own_frame_in(error.traceback) if error is not None and error.thread is None else None
 
 
 def _at(rank: RankReport) -> str:

@@ -21,12 +21,13 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.errors import ResilienceError, StopTraining
+from resilience_core.monitoring.exception_links import chain_of, leaves_of
 from resilience_core.monitoring.process_hooks import detach_clients
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import ERROR_TEXT
@@ -36,6 +37,7 @@ from resilience_core.protocol.figures import DONE
 
 __all__ = [
     "LONGEST_MESSAGE",
+    "keeping_on_record",
     "leave_error",
     "note_error",
     "record_errors_in",
@@ -46,8 +48,6 @@ LONGEST_MESSAGE = 2000
 
 _SEEN = "_ft_first_seen"
 _WATCHED = "_ft_is_watched"
-_MOST_LEAVES = 100
-_LONGEST_CHAIN = 20
 
 
 class _Hooked:
@@ -82,18 +82,11 @@ def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 _main = _Hooked(sys, _uncaught)
-
-
 _threads = _Hooked(threading, _uncaught_in_thread)
 
-
 _cell: Cell | None = None
-
-
 _figures: memoryview | None = None
 """Of the rank: they tell which step was done last."""
-
-
 _pid = 0
 
 
@@ -137,6 +130,32 @@ def note_error(error: BaseException, *, thread: str | None = None) -> None:
         detach_clients()
 
 
+@contextlib.contextmanager
+def keeping_on_record(error: BaseException | None) -> Iterator[None]:
+    """Make a ``with`` block around the beginning of a save, which may be part of handling an exception.
+
+    A rank that has begun something since its exception was noted has caught it and gone on, as far as can be seen from
+    outside. Where the exception is still being handled, and the rank had done nothing else, it has not.
+
+    Args:
+        error: The exception that is being handled; None where there is none.
+    """
+    noted = _last_noted(error) if error is not None else None
+    yield
+    if noted is not None and _cell is not None:
+        with contextlib.suppress(Exception):
+            _cell.write_text(ERROR_TEXT, as_text(noted._replace(noted_ns=time.monotonic_ns())))
+
+
+def _last_noted(error: BaseException) -> ErrorRecord | None:
+    """Return the record of an exception, if it is the one that this rank is on its way out with."""
+    if _cell is not None and os.getpid() == _pid and (seen := _first_seen(error)) is not None:
+        with contextlib.suppress(Exception):
+            noted = _current(_cell, _cell.view())
+            return noted if noted is not None and noted.at_ns == seen[0] else None
+    return None
+
+
 def leave_error(error: BaseException, variable: str = CELL_VARIABLE) -> None:
     """Record an exception that ends the process, in a rank that is not monitored, or no more."""
     if _cell is not None:
@@ -160,8 +179,7 @@ def _note(cell: Cell, error: BaseException, thread: str | None, *, is_uncaught: 
         return
     try:
         view = cell.view()
-        noted = parse_error(cell.read_text(ERROR_TEXT))
-        before = noted if noted is not None and noted.thread is None and noted.is_current(view) else None
+        before = _current(cell, view)
         if thread is not None and before is not None:
             return  # one is on its way out of the main thread; threads often fail of what that takes down
         record = _record(view, error, thread)._replace(is_uncaught=is_uncaught)
@@ -172,6 +190,12 @@ def _note(cell: Cell, error: BaseException, thread: str | None, *, is_uncaught: 
         cell.write_text(ERROR_TEXT, as_text(record))
     except Exception:  # noqa: BLE001 - __str__ of a foreign exception may do anything; training must not notice
         return
+
+
+def _current(cell: Cell, view: CellView) -> ErrorRecord | None:
+    """Return the record of what is on its way out of the main thread."""
+    noted = parse_error(cell.read_text(ERROR_TEXT))
+    return noted if noted is not None and noted.thread is None and noted.is_current(view) else None
 
 
 def _stopped(stop: StopTraining) -> None:
@@ -231,7 +255,7 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
 def _first_seen(error: BaseException) -> tuple[int, str | None, int, bool | None] | None:
     """Return when this exception, or one that it was raised in the course of, was noted for the first time."""
     found = None
-    for link in _chain(error):
+    for link in chain_of(error):
         found = getattr(link, _SEEN, found)
     return found
 
@@ -243,7 +267,7 @@ def _root(error: BaseException) -> BaseException:
     that loss, also where ``from None`` hides it.
     """
     root = error
-    for link, following in itertools.pairwise(_chain(error)):
+    for link, following in itertools.pairwise(chain_of(error)):
         is_of_loss = _tells_of_loss(following)
         if (link.__cause__ is not None and root is link) or hasattr(following, _SEEN) or is_of_loss:
             root = following
@@ -252,36 +276,12 @@ def _root(error: BaseException) -> BaseException:
 
 def _tells_of_loss(error: BaseException) -> bool:
     """Return whether it only says that a peer was lost; a group of exceptions does so if all of them do."""
-    leaves = _leaves(error)
+    leaves = leaves_of(error)
     if len(leaves) == 1 and leaves[0] is error:
         return is_consequence(_type_name(error), _message(error))
     return bool(leaves) and all(
-        any(is_consequence(_type_name(link), _message(link)) for link in _chain(leaf)) for leaf in leaves
+        any(is_consequence(_type_name(link), _message(link)) for link in chain_of(leaf)) for leaf in leaves
     )
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """Return the exceptions of a group and of groups in it, or the one that is none; nothing for too many."""
-    leaves: list[BaseException] = []
-    pending = [error]
-    for _ in range(_MOST_LEAVES):
-        if not pending:
-            return leaves
-        each = pending.pop()
-        members = getattr(each, "exceptions", None)
-        if isinstance(members, tuple) and members:
-            pending += [member for member in members if isinstance(member, BaseException)]
-        else:
-            leaves.append(each)
-    return []
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception, and what it was raised in the course of."""
-    chain = [error]
-    while len(chain) < _LONGEST_CHAIN and (following := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(following)
-    return chain
 
 
 def _type_name(error: BaseException) -> str:

@@ -8,6 +8,8 @@ from threading import get_ident
 from resilience_core._saves_by_thread import SavesByThread
 from resilience_core.errors import SectionError, UnconfiguredSectionError
 from resilience_core.monitoring.client import RankMonitorClient
+from resilience_core.monitoring.error_capture import keeping_on_record
+from resilience_core.monitoring.handled import exception
 from resilience_core.plugins.section_names import CHECKPOINTING
 
 __all__ = ["SaveSection", "ignore_if_done"]
@@ -57,7 +59,8 @@ class SaveSection:
                     client.end_section(CHECKPOINTING)
                 else:
                     self._is_ours = True
-                    client.start_section(CHECKPOINTING)
+                    with keeping_on_record(exception()):  # a framework may save while it handles one
+                        client.start_section(CHECKPOINTING)
                     self._is_ours = True  # again: another thread may have been about to close the one before
             except SectionError as error:
                 ignore_if_done(error)

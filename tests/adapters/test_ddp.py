@@ -21,6 +21,8 @@ from resilience_core import EventBus, FaultToleranceConfig, HeartbeatMonitor, Ru
 from resilience_core.errors import ConfigError, PluginError, UnconfiguredSectionError
 from resilience_core.plugins.state_file import load_state
 from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.error_record import parse_error
 from resilience_core.testing import EventRecorder, assert_conforms
 from tests.threads import in_a_thread, writer
 
@@ -842,3 +844,28 @@ def test_a_save_block_that_is_left_late_or_was_entered_before_the_run_ends_no_ot
         elsewhere.__enter__()
         in_a_thread(functools.partial(elsewhere.__exit__, None, None, None))
         assert open_sections(cell) == set()
+
+
+def test_what_a_loop_has_raised_stays_on_record_while_its_handler_saves_and_no_longer(
+    monitored: Callable[..., Cell], bus: EventBus
+) -> None:
+    cell = monitored()
+    ft = FaultTolerance(bus=bus)
+
+    def is_leaving() -> bool:
+        record = parse_error(cell.read_text(ERROR_TEXT))
+        return record is not None and record.is_current(cell.view())
+
+    with ft.run():
+        for iteration in range(4):
+            try:
+                with ft.step(iteration):
+                    if iteration == 2:
+                        raise ValueError("no such sample")
+            except ValueError:
+                with ft.checkpoint(iteration):
+                    assert is_leaving()
+                assert is_leaving()
+        assert not is_leaving()
+        with ft.checkpoint(4):
+            assert not is_leaving()

@@ -18,12 +18,14 @@ from resilience_core import ConfigError, SectionError, StopTraining, WorkloadAct
 from resilience_core.errors import PluginError
 from resilience_core.plugins.state_file import load_state
 from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import ERROR_TEXT
 from resilience_core.protocol.control import receive
+from resilience_core.protocol.error_record import parse_error
 from resilience_core.testing import EventRecorder, assert_conforms
 from straggler import Detector
 
 if TYPE_CHECKING:
-    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+    from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
     from lightning.pytorch.plugins.io import AsyncCheckpointIO
     from scripted_lightning import loader, make_module, make_trainer
 
@@ -40,9 +42,9 @@ CALLBACKS = ("FaultToleranceCallback", "FaultToleranceSectionsCallback")
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """Import Lightning when its first test runs: it takes seconds in each of the processes that collect tests."""
-    global ModelCheckpoint, OnExceptionCheckpoint, AsyncCheckpointIO, loader, make_module, make_trainer
+    global Callback, ModelCheckpoint, OnExceptionCheckpoint, AsyncCheckpointIO, loader, make_module, make_trainer
     global FaultToleranceCallback, FaultToleranceSectionsCallback, StragglerDetectionCallback
-    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+    from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
     from lightning.pytorch.plugins.io import AsyncCheckpointIO
     from scripted_lightning import loader, make_module, make_trainer
 
@@ -78,7 +80,7 @@ def fit(
 
 
 def assert_unwrapped(trainer: Any) -> None:
-    assert not {"save_checkpoint"} & vars(trainer).keys()
+    assert not {"save_checkpoint", "_run_stage"} & vars(trainer).keys()
     assert not {"remove_checkpoint", "teardown"} & vars(trainer.strategy).keys()
     assert "teardown" not in vars(trainer.strategy.checkpoint_io)
 
@@ -179,6 +181,65 @@ def test_a_save_made_while_an_exception_is_handled_is_covered(
 
     assert recorder.names()[-4:] == ["training_error", "checkpoint_start", "checkpoint_end", "teardown"]
     assert recorder.of("checkpoint_end")[-1]["error"] is None
+
+
+def on_its_way_out_with(cell: Cell) -> str | None:
+    """Return the exception of which the launcher would find that the rank is on its way out with it."""
+    record = parse_error(cell.read_text(ERROR_TEXT))
+    return record.first_line() if record is not None and record.is_current(cell.view()) else None
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["RuntimeError", "interrupt"])
+def test_an_exception_is_on_record_before_any_callback_hears_of_it_and_while_one_saves(
+    tmp_path: Path, rank_environment: Callable[..., Cell], name: str, error: BaseException
+) -> None:
+    """Each of them may wait there for peers that do not come."""
+    cell = rank_environment(**LIMITS)
+    seen = []
+
+    class Looks(Callback):
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            seen.append(("hears", on_its_way_out_with(cell)))
+
+        def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+            seen.append(("saves", on_its_way_out_with(cell)))
+
+    ours = globals()[name](autoresume=False, calculate_timeouts=False, exp_dir=tmp_path)
+    saves = ModelCheckpoint(tmp_path, every_n_train_steps=1000, save_last=True, save_on_exception=True)
+    with pytest.raises((RuntimeError, SystemExit)):
+        fit(tmp_path, Looks(), ours, saves, act=fail_at(2, error))
+
+    said = "RuntimeError: boom" if isinstance(error, RuntimeError) else "KeyboardInterrupt"
+    assert [what for what, _ in seen] == ["hears", "saves", "saves"]
+    assert {on_record for _, on_record in seen} == {said}
+
+
+def test_an_exception_is_told_where_a_callback_before_ours_raises_as_it_hears_of_it(
+    tmp_path: Path, recorder: EventRecorder
+) -> None:
+    class Spoiler(Callback):
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        fit(tmp_path, Spoiler(), sections(tmp_path), act=fail_at(1))
+    fit(tmp_path, sections(tmp_path))  # Lightning had no word for the end of the run before
+
+    assert_conforms(recorder)
+    assert [str(fired["error"]) for fired in recorder.of("training_error")] == ["boom"]
+
+
+def test_a_tuner_that_ends_a_fit_early_is_no_error(tmp_path: Path, recorder: EventRecorder) -> None:
+    from lightning.pytorch.utilities.exceptions import _TunerExitException
+
+    class Tunes(Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            raise _TunerExitException
+
+    fit(tmp_path, Tunes(), sections(tmp_path))
+
+    assert recorder.of("training_error") == []
 
 
 def test_a_save_that_fails_says_so(tmp_path: Path, recorder: EventRecorder) -> None:

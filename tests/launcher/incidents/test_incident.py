@@ -299,18 +299,18 @@ def test_of_one_that_raised_and_cleans_up_outside_of_the_section_that_section_an
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "raised"),
     [
-        {"cause": "section", "limit_seconds": 60.0},
-        {"error": ErrorRecord("ValueError", "x", RAISED, section="setup", thread="loader")},
-        {"error": None},
+        ({"cause": "section", "limit_seconds": 60.0}, "; at step (/w/train.py:13)"),
+        ({"error": ErrorRecord("ValueError", "x", RAISED, section="setup", thread="loader")}, ""),
+        ({"error": None}, ""),
     ],
 )
-def test_one_that_hangs_is_told_of_where_it_stands(changes: dict[str, Any]) -> None:
-    """Whatever it has raised, or one of its threads, before."""
+def test_one_that_hangs_is_told_of_where_it_stands(changes: dict[str, Any], raised: str) -> None:
+    """Whatever it has raised, or one of its threads, before: the line of that stands with the exception alone."""
     error = ErrorRecord("ValueError", "bad argument", RAISED, section="setup")
     rank = SLOW._replace(**{"error": error, **changes})
-    assert (blamed_section(rank), raised_at(rank)) == ("step", "")
+    assert (blamed_section(rank), raised_at(rank)) == ("step", raised)
     assert str(own_place(rank)) == "read (data.py:7)"
 
 

@@ -7,13 +7,20 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from resilience_core.errors import ConfigError, SectionError, StopTraining
-from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
+from resilience_core.monitoring.error_capture import (
+    keeping_on_record,
+    leave_error,
+    note_error,
+    record_errors_in,
+    stop_recording,
+)
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import ERROR_TEXT, FIRST_SECTION, ITERATION
 from resilience_core.protocol.error_record import (
@@ -274,6 +281,63 @@ def test_what_has_happened_since_makes_a_record_stale(cell: Cell) -> None:
     cell.words[word + 1], cell.words[word] = record.noted_ns + 1, record.noted_ns + 9
     assert not record.is_current(cell.view())
     assert not record.is_current(view._replace(iteration=7))
+
+
+def open_section(cell: Cell, name: str) -> None:
+    word = cell.add_section(name)
+    cell.words[word + 1] = cell.words[word] = time.monotonic_ns()
+
+
+def is_current(cell: Cell) -> bool:
+    record = left(cell)
+    return record is not None and record.is_current(cell.view())
+
+
+def test_a_save_that_is_part_of_handling_an_exception_leaves_it_on_record(cell: Cell) -> None:
+    """With all that was known of it; what the handler raises in turn is raised after it."""
+    note_error(raised(KeyError("x")))
+    error = raised(ValueError("caught, and a save begins"))
+    note_error(error)
+    before = left(cell)
+    assert before is not None
+    for _ in range(2):  # a framework may save the last checkpoint as well
+        with keeping_on_record(error):
+            open_section(cell, "checkpointing")
+        assert is_current(cell)
+    after = left(cell)
+    assert after is not None
+    assert after == before._replace(noted_ns=after.noted_ns)
+    assert after.earlier == "KeyError: 'x'"
+
+
+@pytest.mark.parametrize("case", ["none", "another", "an older one", "went on", "of a thread", "next step"])
+def test_a_save_of_a_rank_that_has_gone_on_does_not_keep_what_it_caught_on_record(cell: Cell, case: str) -> None:
+    """Also where it trains on in the handler of the exception."""
+    older = raised(KeyError("x"))
+    note_error(older)
+    error = raised(ValueError("caught, and training went on"))
+    if case == "of a thread":
+        cell.write_text(ERROR_TEXT, "")
+    note_error(error, thread="loader" if case == "of a thread" else None)
+    if case == "went on":
+        open_section(cell, "step")
+    if case == "next step":
+        cell.words[ITERATION] = 8
+    handled = {"none": None, "another": raised(KeyError("y")), "an older one": older}.get(case, error)
+    with keeping_on_record(handled):
+        open_section(cell, "checkpointing")
+    assert not is_current(cell)
+
+
+def test_nothing_is_kept_on_record_without_a_cell_or_where_it_cannot_be(cell: Cell) -> None:
+    error = raised(ValueError("x"))
+    note_error(error)
+    with keeping_on_record(error):
+        cell.write_text(ERROR_TEXT, "")
+        stop_recording()
+    assert left(cell) is None
+    with keeping_on_record(error):
+        pass
 
 
 @pytest.mark.parametrize(

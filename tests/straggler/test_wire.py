@@ -1,6 +1,7 @@
 """Windows as bytes, names as hashes, and the matrix that rank 0 builds of them."""
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,6 +58,8 @@ def test_a_row_travels_unchanged(seconds):
 
 def test_sizes_are_part_of_the_wire_format():
     assert (HEADER.itemsize, ROW.itemsize) == (200, 40)
+    how_to = Path(__file__).parents[2] / "docs" / "how-to" / "stragglers.md"
+    assert f"{HEADER.itemsize} + {ROW.itemsize} x rows bytes" in how_to.read_text()
 
 
 @pytest.mark.parametrize(

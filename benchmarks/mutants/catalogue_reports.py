@@ -499,6 +499,27 @@ MUTANTS_OF_REPORTS = (
         _NUMBERS,
     ),
     Mutant(
+        "what a rank loads once it takes steps is what it has resumed from",
+        "launcher/reports/rank_lives.py",
+        "        if self.first_step_ns is not None:\n            is_later",
+        "        if False:\n            is_later",
+        ("tests/launcher/reports/test_lineage.py",),
+    ),
+    Mutant(
+        "what a rank has saved and loaded before the first line is what it has resumed from",
+        "launcher/reports/rank_lives.py",
+        "loaded > first and loaded in self.saves",
+        "False",
+        ("tests/launcher/reports/test_lineage.py",),
+    ),
+    Mutant(
+        "an evaluation alone is a step of which it is not known with which number it began",
+        _COUNTS,
+        "    has_worked = generation.iteration is not None and not is_told\n",
+        "    has_worked = generation.iteration is not None\n",
+        ("tests/launcher/reports/test_lineage.py",),
+    ),
+    Mutant(
         "a report asks of each generation whether one before it is missing",
         _COUNTS,
         "missing > (generation.run, generation.number)",
@@ -570,7 +591,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report says no word of lines of figures that were lost",
-        "launcher/reports/rank_lives.py",
+        "launcher/reports/read_lives.py",
         "            if lost := sum(_lost_lines(file)):\n",
         "            if (lost := 0):\n",
         _GAPS,

@@ -195,6 +195,8 @@ def event_of(line: str) -> dict[str, Any]:
     """
     try:
         event = json.loads(line)
+        if not line.isascii():  # what is written is; a bit that flipped in a text makes no other kind of damage
+            raise ValueError
     except (ValueError, RecursionError):
         raise ValueError(f"a damaged line is left out: {reprlib.repr(line)}") from None
     if not isinstance(event, dict) or "t_ns" not in event:

@@ -30,7 +30,7 @@ from launcher.reports.limits import limits, of_unclear_waits
 from launcher.reports.lost_work import Loss, losses
 from launcher.reports.model import Generation, Incident, Node, Report, Run
 from launcher.reports.named_nodes import with_nodes
-from launcher.reports.rank_lives import read_lives
+from launcher.reports.read_lives import read_lives
 from launcher.reports.recommend import recommendations
 from launcher.reports.runs import taking_part
 from launcher.reports.save_numbers import with_other_numbers

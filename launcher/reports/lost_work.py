@@ -101,7 +101,12 @@ def _has_gone_back(generation: JobGeneration) -> bool:
     """Return whether a rank has loaded a checkpoint after it had begun, and so given up what it had done since that."""
     lives = [life for member in generation.members for life in member.lives.values()]
     return any(
-        life.first_iteration is not None and life.resumed_from is not None and life.resumed_from > life.first_iteration
+        life.has_reloaded
+        or (
+            life.first_iteration is not None
+            and life.resumed_from is not None
+            and life.resumed_from > life.first_iteration
+        )
         for life in lives
     )
 

@@ -1,24 +1,19 @@
-"""What the ranks of a launch have done, generation by generation, from its files of figures.
+"""What a rank has done in a generation, from the lines of figures that were written meanwhile.
 
-A file is read line by line once. Of each rank the last figures are kept, which hold all before them, and samples far
-enough apart for a picture. Times are ``CLOCK_MONOTONIC`` nanoseconds.
+The last figures are kept, which hold all before them, and samples far enough apart for a picture. Times are
+``CLOCK_MONOTONIC`` nanoseconds.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
-from launcher.records.event_files import EventFile, event_files, read_event_file
-from launcher.records.figures_log import FIGURES, FiguresLine, LimitInForce, RankLine, figures_in
-from launcher.records.format_versions import UnknownVersionError
-from launcher.reports.damage import note_left_out
-from launcher.reports.launches import Launch
+from launcher.records.figures_log import FiguresLine, LimitInForce, RankLine
 from launcher.reports.samples import Sample, Wait
 from resilience_core.protocol.figures import CHECKPOINTING, SETUP
 from resilience_core.protocol.figures_read import Save, SectionFigures
 
-__all__ = ["RankLife", "read_lives"]
+__all__ = ["RankLife"]
 
 
 class RankLife:
@@ -35,6 +30,9 @@ class RankLife:
         """How many steps had ended when the last one that is done had; None from earlier releases."""
         self.iteration: int | None = None
         self.resumed_from: int | None = None
+        """The checkpoint that was loaded before its first step, as far as that is known."""
+        self.has_reloaded = False
+        """It has loaded one after that."""
         self.first_step_ns: int | None = None
         self.first_sign_ns: int | None = None
         self.signs_ns: list[int] = []
@@ -99,8 +97,9 @@ class RankLife:
         self.last_ns, self.is_over = line.t_ns, line.is_last
         if (details := known.details) is not None:
             self.local_rank, self.went_back = details.local_rank, self.went_back or details.went_back
+            self._take_loaded(details.resumed_from, details.first_iteration)
             self.first_iteration, self.first_step_ns = details.first_iteration, details.first_step_ns
-            self.first_sign_ns, self.resumed_from = details.first_sign_ns, details.resumed_from
+            self.first_sign_ns = details.first_sign_ns
             self.durations = {name: each.durations for name, each in known.sections.items()}
             self.limits = details.limits
             self.longest_gap_ns = details.longest_gap_ns
@@ -113,6 +112,21 @@ class RankLife:
         if not self.samples or line.is_last or line.t_ns - self.samples[-1].t_ns >= least_ns:
             last_sign_ns = known.details.last_sign_ns if line.is_last and known.details is not None else None
             self.samples.append(self._sample(line.t_ns, known.open, last_sign_ns))
+
+    def _take_loaded(self, loaded: int | None, first: int | None) -> None:
+        """Take the highest checkpoint that was loaded; what was loaded once steps are taken is no resume.
+
+        Args:
+            loaded: Its number.
+            first: The iteration of the first step, if it has begun by now.
+        """
+        if self.first_step_ns is not None:
+            is_later = loaded is not None and first is not None and loaded > first
+            self.has_reloaded |= is_later and loaded != self.resumed_from
+        elif first is not None and loaded is not None and loaded > first and loaded in self.saves:
+            self.has_reloaded = True  # it has saved that itself
+        else:
+            self.resumed_from = loaded
 
     def _sample(self, t_ns: int, is_open: Mapping[str, int], last_sign_ns: int | None) -> Sample:
         inside = {name: each.took_ns + each.left_ns for name, each in self.sections.items()}
@@ -222,74 +236,3 @@ class RankLife:
                 return before[0] + int((sample.t_ns - before[0]) * min(part, 1.0))
             before = sample.t_ns, sample.done
         return None
-
-
-def read_lives(
-    launches: Sequence[Launch], least_seconds: float, notes: list[str], lacking: set[int]
-) -> dict[tuple[int, int], dict[int, RankLife]]:
-    """Return what ranks have done, by launch (its index) and generation, then by rank.
-
-    Args:
-        launches: All of them.
-        least_seconds: How far apart samples are at least.
-        notes: Gets what could not be read.
-        lacking: Gets the indices of launches of whose figures lines are missing.
-
-    Raises:
-        OSError: A folder cannot be read.
-    """
-    lives: dict[tuple[int, int], dict[int, RankLife]] = {}
-    for folder in dict.fromkeys(launch.folder for launch in launches):
-        own = [number for number, launch in enumerate(launches) if launch.folder == folder]
-        for path in event_files(folder, FIGURES):
-            left_out: list[str] = []
-            try:
-                file = read_event_file(path, left_out.append)
-            except (OSError, UnknownVersionError) as error:
-                notes.append(f"{path} is left out, and what its ranks did is not known: {error}")
-                lacking.update(own)
-                continue
-            note_left_out(path, left_out, notes)
-            if file is None:
-                lacking.update(own if left_out else ())
-                continue
-            if (index := _launch_of(file, launches, own)) is None:
-                notes.append(f"{path} is left out: no launcher that has left its events there has written it")
-                lacking.update(own)
-                continue
-            if lost := sum(_lost_lines(file)):
-                notes.append(
-                    f"{path}: {lost} line(s) of figures are missing, which could not be written or were removed"
-                )
-            damaged: list[str] = []
-            for line in figures_in(file, damaged.append):
-                _add(lives.setdefault((index, line.generation), {}), line, int(least_seconds * 1e9))
-            note_left_out(path, damaged, notes)
-            if lost or left_out or damaged:
-                lacking.add(index)
-    return lives
-
-
-def _lost_lines(file: EventFile) -> Iterator[int]:
-    for event in file.events:
-        if event["event"] == "lost" and type(event.get("lines")) is int:
-            yield event["lines"]
-
-
-def _add(ranks: dict[int, RankLife], line: FiguresLine, least_ns: int) -> None:
-    for rank, known in line.ranks.items():
-        ranks.setdefault(rank, RankLife(rank)).add(line, known, least_ns)
-
-
-def _launch_of(file: EventFile, launches: Sequence[Launch], own: Iterable[int]) -> int | None:
-    """Return the launch that has written a file of figures: same machine, same process, begun before."""
-    at_ns = statistics.median_low(event["t_ns"] for event in file.events)  # a damaged line may have any
-    same = [
-        number
-        for number in own
-        if launches[number].boot == file.boot
-        and launches[number].began_ns <= at_ns
-        and (file.launcher is None or launches[number].pid == file.launcher)
-        and len({file.process_began_ns, launches[number].process_began_ns} - {None}) < 2
-    ]
-    return max(same, key=lambda number: launches[number].began_ns, default=None)

@@ -30,7 +30,10 @@ def is_uncounted(story: Story, generation: JobGeneration) -> bool:
     lives = [life for member in generation.members for life in member.lives.values()]
     if not lives or generation.first_iteration is not None:
         return False
-    has_worked = generation.iteration is not None or any(life.first_step_ns is not None for life in lives)
+    # Where all lines are there, an iteration without a first step is one of an evaluation.
+    is_told = all(life.iteration is None or life.is_over for life in lives) and generation.resumed_from is not None
+    has_worked = generation.iteration is not None and not is_told
+    has_worked |= any(life.first_step_ns is not None for life in lives)
     return has_worked or not story.has_steps  # where others tell of steps, it came to none
 
 

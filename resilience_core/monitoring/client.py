@@ -254,9 +254,9 @@ class RankMonitorClient(ClientLimits):
         except (TypeError, ValueError):
             raise no_iteration(iteration) from None
         if iteration <= before or (before < 0 and iteration < words[RESUMED_FROM]):
-            if iteration != before or not self._state.was_evaluation:
-                words[WENT_BACK] += 1
-            self._state.was_evaluation = False
+            state = self._state  # a step that was not done is tried again; an evaluation is of a step beside it
+            words[WENT_BACK] += iteration != before or not (state.was_evaluation or 0 <= state.figures[DONE] < before)
+            state.was_evaluation = False
 
     def note_first_step(self, iteration: int) -> None:
         """Report that the first training step of this process begins; of further calls, the first one counts."""

@@ -168,9 +168,6 @@ class Cell:
         words[STATE] = UNUSED
         words[SMALLEST_LIMIT] = words[LIMITS_CHECK] = words[ERROR_CHECK] = 0
         words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
-        if words[ITERATION] >= 0:  # the run that begins now may count from 0 again
-            words[WENT_BACK] += 1
-        words[ITERATION] = -1
         for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
             words[word] = CLOSED
         for word in range(FIRST_CLOSED, NOT_COUNTED + 1):

@@ -409,8 +409,20 @@ def test_no_folder_is_not_the_working_folder() -> None:
 @pytest.mark.parametrize("facts", ['"boot": []', '"time": 3', '"time": "9999-12-31T23:59:59.0+00:00"'])
 def test_damaged_facts_about_a_file_leave_its_events(tmp_path: Path, facts: str) -> None:
     (tmp_path / "events.jsonl").write_text(f'{{"event": "began", "t_ns": 1, {facts}}}\n')
-    (tmp_path / "events-other-1.jsonl").write_bytes(b'{"event": "\xff", "t_ns": 2}\n')
+    (tmp_path / "events-other-1.jsonl").write_bytes(b'{"event": "x", "t_ns": 2}\n')
     assert len(read_events(str(tmp_path))) == 2
+
+
+@pytest.mark.parametrize(
+    "damage", [b'{"event": "\xe6ailure", "t_ns": 2}\n', b'{"event": "x", "why": "\xc3\xa9", "t_ns": 2}\n']
+)
+def test_a_line_with_bytes_that_are_never_written_is_left_out(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bit of a text that has flipped leaves JSON, of another event."""
+    (tmp_path / "events.jsonl").write_bytes(b'{"event": "began", "t_ns": 1}\n' + damage)
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["began"]
+    assert "events.jsonl: a damaged line is left out: " in caplog.text
 
 
 def test_machines_are_put_in_order_by_their_wall_clocks(tmp_path: Path) -> None:

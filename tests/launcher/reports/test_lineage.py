@@ -137,3 +137,45 @@ def test_one_that_had_begun_behind_the_state_cannot_have_come_to_it(tmp_path: Pa
     assert (ledger.steps, ledger.repeated, ledger.is_count_about) == (50, 12, False)
     assert not seconds_of(report, "productive")[1]
     assert not seconds_of(report, "lost_work")[1]
+
+
+@pytest.mark.parametrize(("number", "only_last"), [(30, False), (30, True), (17, False)])
+def test_a_checkpoint_that_a_rank_loads_once_it_takes_steps_is_not_what_it_has_resumed_from(
+    tmp_path: Path, number: int, only_last: bool
+) -> None:
+    """It had been killed after 20 and resumed from 10; it saves 30, loads that again, or another, and goes on."""
+    run = invent_run(tmp_path, failures=[Failure(25, 1)], steps=60, lines=200, finds={1: 10})
+    whole = reported(run)
+
+    def reload(line: dict[str, Any]) -> dict[str, Any] | None:
+        if line["generation"] == 0:
+            return line
+        for known in line["ranks"].values():
+            if 30 in [save["iteration"] for save in known.get("saves", [])]:
+                known["resumed_from"] = number
+        return line if line["is_last"] or not only_last else None
+
+    change(run, reload)
+    report = reported(run)
+    assert [generation.resumed_from for generation in report.generations] == [None, None if only_last else 10]
+    assert (report.ledger.steps, report.ledger.repeated) == (whole.ledger.steps, whole.ledger.repeated) == (60, 15)
+    for key in ("lost_work", "productive"):
+        assert seconds_of(report, key) == (pytest.approx(seconds_of(whole, key)[0], abs=0.2), False)
+
+
+def test_a_restart_that_only_evaluates_has_nothing_to_do_again(tmp_path: Path) -> None:
+    """It was killed when its training was done and saved."""
+    run = invent_run(tmp_path, failures=[Failure(20, 1)], steps=30, lines=200)
+
+    def evaluate(line: dict[str, Any]) -> dict[str, Any]:
+        for known in line["ranks"].values() if line["generation"] else ():
+            known |= dict.fromkeys({"first_iteration", "first_step_ns", "done", "passed"} & known.keys())
+            known["iteration"] = None if known["iteration"] is None else 20
+            known |= {"saves": []} if "saves" in known else {}
+            known["open"].pop("step", None)
+            known["sections"].pop("step", None)
+        return line
+
+    change(run, evaluate)
+    report = reported(run)
+    assert (report.ledger.steps, report.ledger.repeated, report.ledger.is_count_about) == (20, 0, False)

@@ -168,6 +168,34 @@ def test_an_evaluation_may_be_at_the_iteration_of_the_step_before_it_or_after_it
     assert after(evaluations=6) == (6, 2)
 
 
+def test_a_step_that_was_not_done_may_be_tried_again(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    """As after an exception of a data loader; a step that is done twice has not made the job get on."""
+    cell = start()
+    for iteration in (0, 1):
+        client.note_iteration(iteration)
+        client.note_step_done()
+    for _ in range(3):
+        client.note_iteration(2)
+    assert cell.view().went_back == 0
+    client.note_step_done()
+    client.note_iteration(2)
+    assert cell.view().went_back == 1
+
+
+@pytest.mark.parametrize(("first", "went_back"), [(20, 0), (19, 1), (0, 1)])
+def test_a_run_after_another_one_may_count_on(
+    start: Callable[..., Cell], client: RankMonitorClient, first: int, went_back: int
+) -> None:
+    """Two phases of one training in one process; the second is another one where it counts from 0 again."""
+    cell = start()
+    for iteration in range(20):
+        client.note_iteration(iteration)
+    client.shutdown_workload_monitoring()
+    client.init_workload_monitoring()
+    client.note_iteration(first)
+    assert (cell.view().iteration, cell.view().went_back) == (first, went_back)
+
+
 @pytest.mark.parametrize(("first", "went_back"), [(0, 1), (39, 1), (40, 0), (41, 0)])
 def test_a_first_iteration_below_the_checkpoint_that_was_loaded_is_counted(
     start: Callable[..., Cell], client: RankMonitorClient, first: int, went_back: int

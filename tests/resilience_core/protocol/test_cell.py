@@ -188,24 +188,20 @@ def test_a_new_owner_begins_anew(cell: Cell) -> None:
 
     cell.claim(os.getpid(), own_start_time())
     view = cell.view()
-    assert (view.state, view.heartbeat_ns, view.out_of_section_ns, view.iteration) == (UNUSED, CLOSED, CLOSED, -1)
+    assert (view.state, view.heartbeat_ns, view.out_of_section_ns, view.iteration) == (UNUSED, CLOSED, CLOSED, 9)
 
 
-def test_a_run_after_another_in_one_generation_may_count_from_0_again(cell: Cell) -> None:
-    """What tells of progress holds for the generation, whoever owns the cell in it."""
+def test_what_tells_of_progress_holds_for_the_generation_whoever_owns_the_cell_in_it(cell: Cell) -> None:
+    """A run after another one may count on, or from 0 again: its first iteration tells."""
     words = cell.words
     cell.claim(os.getpid(), own_start_time())
     words[RESUMED_FROM], words[SAVED] = 40, 50
     cell.claim(os.getpid(), own_start_time())
-    assert cell.view()[-3:] == (0, 40, 50), "the first has not begun any iteration"
-    words[ITERATION] = 0
-    for runs in (1, 1, 1):
+    words[ITERATION], words[WENT_BACK] = 9, 2
+    for _ in range(3):
         cell.claim(os.getpid(), own_start_time())
-        assert cell.view()[-3:] == (runs, 40, 50)
-    words[ITERATION] = 9
-    cell.claim(os.getpid(), own_start_time())
-    view = cell.view()
-    assert (view.went_back, view.resumed_from, view.saved) == (2, 40, 50)
+        view = cell.view()
+        assert (view.iteration, view.went_back, view.resumed_from, view.saved) == (9, 2, 40, 50)
 
 
 def test_a_cell_that_was_put_in_order_says_how_far_its_rank_came(cell: Cell) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import os
 import select
 import signal
@@ -121,7 +122,7 @@ def _scraped(job: Job) -> None:
     def scrape() -> None:
         while not ended.wait(0.01):
             with (
-                contextlib.suppress(OSError),
+                contextlib.suppress(OSError, http.client.HTTPException),  # the launcher may end in the middle of one
                 urllib.request.urlopen(_PAGE, timeout=5) as page,
             ):
                 counts[0] += bool(page.read())

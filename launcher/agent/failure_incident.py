@@ -219,6 +219,7 @@ def _evidence(worker: WorkerProcess, view: CellView, error: ErrorRecord | None) 
         return known._replace(kernel_wait=(kernel_wait(worker.pid) or "") if known.state == "S" else "")
     known = Evidence.of_cell(worker.local_rank, view, ProcessLook("Z"), error)
     return known._replace(
+        error=error if error is not None and error.may_be_why(view, worker.exit_code) else None,
         exit_code=worker.exit_code,
         ended_ns=worker.ended_ns or 0,
         has_left=worker.exit_code == 0,

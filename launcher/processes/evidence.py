@@ -189,7 +189,7 @@ class Evidence(NamedTuple):
             has_left=view.state == SHUT_DOWN or exit_code == 0,
             has_begun=view.pid != 0,
             is_monitored=view.pid != 0 and view.state != SHUT_DOWN,
-            error=error if error is not None and error.is_current(view) else None,
+            error=error if error is not None and error.may_be_why(view, exit_code) else None,
             open_sections=tuple(section.name for section in view.sections),
             last_sign_ns=view.last_sign_ns,
         )

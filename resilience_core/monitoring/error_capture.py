@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.errors import ResilienceError, StopTraining
 from resilience_core.monitoring.exception_links import chain_of, leaves_of
+from resilience_core.monitoring.freed import call_when_freed
 from resilience_core.monitoring.process_hooks import detach_clients
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import ERROR_TEXT
@@ -47,7 +47,6 @@ __all__ = [
 LONGEST_MESSAGE = 2000
 
 _SEEN = "_ft_first_seen"
-_WATCHED = "_ft_is_watched"
 
 
 class _Hooked:
@@ -71,7 +70,7 @@ class _Hooked:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    note_error(error)
+    note_error(error, is_uncaught=True)
     (_main.before or sys.__excepthook__)(kind, error, trace)
 
 
@@ -111,7 +110,7 @@ def stop_recording() -> None:
     _threads.remove()
 
 
-def note_error(error: BaseException, *, thread: str | None = None) -> None:
+def note_error(error: BaseException, *, thread: str | None = None, is_uncaught: bool = False) -> None:
     """Record an exception that is leaving a section, a step, the loop or the program.
 
     One exception may be noted several times on its way out: the first time counts for when and where. One that is
@@ -121,11 +120,12 @@ def note_error(error: BaseException, *, thread: str | None = None) -> None:
     Args:
         error: The exception.
         thread: The thread that it ended, unless that is the main thread.
+        is_uncaught: It has left the outermost frame of the program.
     """
     if _cell is None:
         return
     if os.getpid() == _pid:
-        _note(_cell, error, thread)
+        _note(_cell, error, thread, is_uncaught=is_uncaught and not isinstance(error, StopTraining))
     else:  # sections closed on the way out are the parent's; a C library has forked, unseen by Python
         detach_clients()
 
@@ -159,9 +159,9 @@ def _last_noted(error: BaseException) -> ErrorRecord | None:
 def leave_error(error: BaseException, variable: str = CELL_VARIABLE) -> None:
     """Record an exception that ends the process, in a rank that is not monitored, or no more."""
     if _cell is not None:
-        note_error(error)
+        note_error(error, is_uncaught=True)
     elif (cell := _own_cell(variable)) is not None:
-        _note(cell, error, None)
+        _note(cell, error, None, is_uncaught=not isinstance(error, StopTraining))
 
 
 def _own_cell(variable: str = CELL_VARIABLE) -> Cell | None:
@@ -185,8 +185,8 @@ def _note(cell: Cell, error: BaseException, thread: str | None, *, is_uncaught: 
         record = _record(view, error, thread)._replace(is_uncaught=is_uncaught)
         if before is not None and not before.is_deliberate and not record.is_deliberate:
             record = record.raised_after(before)
-        if record.is_deliberate and not is_uncaught:
-            _withdraw_when_freed(error, record.at_ns)
+        if not is_uncaught:
+            call_when_freed(error, _note_freed, record.at_ns, os.getpid())
         cell.write_text(ERROR_TEXT, as_text(record))
     except Exception:  # noqa: BLE001 - __str__ of a foreign exception may do anything; training must not notice
         return
@@ -208,21 +208,18 @@ def _stopped(stop: StopTraining) -> None:
 StopTraining._when_uncaught = _stopped
 
 
-def _withdraw_when_freed(stop: BaseException, at_ns: int) -> None:
-    if not hasattr(stop, _WATCHED):
-        setattr(stop, _WATCHED, True)
-        weakref.finalize(stop, _withdraw, at_ns, os.getpid()).atexit = False
-
-
-def _withdraw(at_ns: int, pid: int) -> None:
-    """Remove the record of a ``StopTraining`` that was freed, unless it is uncaught or another one has replaced it."""
+def _note_freed(at_ns: int, pid: int) -> None:
+    """Note that an exception was caught, and a ``StopTraining`` taken back, unless it is uncaught or was replaced."""
     cell = None if os.getpid() != pid else _cell if _cell is not None else _own_cell()
     if cell is None:
         return
     with contextlib.suppress(Exception):  # it may run anywhere, also while another record is being written
         noted = parse_error(cell.read_text(ERROR_TEXT))
-        if noted is not None and noted.is_deliberate and noted.at_ns == at_ns and not noted.is_uncaught:
-            cell.write_text(ERROR_TEXT, "")
+        if noted is not None and noted.at_ns == at_ns and not noted.is_uncaught:
+            if noted.is_deliberate:
+                cell.write_text(ERROR_TEXT, "")
+            elif noted.thread is None:
+                cell.write_text(ERROR_TEXT, as_text(noted._replace(is_caught=True)))
     if cell is not _cell:
         cell.close()
 

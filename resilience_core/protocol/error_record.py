@@ -65,7 +65,7 @@ class ErrorRecord(NamedTuple):
     As long as it is neither ``is_uncaught`` nor withdrawn it is on its way out, or something still refers to it.
     """
     is_uncaught: bool = False
-    """Nothing has caught it: a ``StopTraining`` that has left the outermost frame of the process."""
+    """Nothing has caught it: it has left the outermost frame of the process."""
     thread: str | None = None
     """The thread that it ended, where that is not the main thread."""
     is_step_done: bool | None = None
@@ -73,6 +73,8 @@ class ErrorRecord(NamedTuple):
     of, or none has ended yet."""
     earlier: str | None = None
     """What the rank had raised, and caught, right before: the first line of that."""
+    is_caught: bool = False
+    """Nothing refers to it any more: the rank has caught it, and has ended handling it."""
 
     def first_line(self) -> str:
         """Type and first line of the message, the thread, unless that is the main one, and what was raised before."""
@@ -89,6 +91,14 @@ class ErrorRecord(NamedTuple):
         since = {section.name for section in view.sections if section.opened_ns > self.noted_ns}
         is_as_before = not since or (self.is_consequence and since == {CHECKPOINTING})
         return is_as_before and view.iteration in (-1, self.iteration)
+
+    def may_be_why(self, view: CellView, exit_code: int | None) -> bool:
+        """Return whether a rank may fail, or have failed, by it.
+
+        A rank that has caught it, and has shown no other sign since, may wait for others as they do: then it fails by
+        it only where it ends with 1, as a script does that has given up.
+        """
+        return self.is_current(view) and (not self.is_caught or exit_code == 1)
 
     def raised_after(self, before: ErrorRecord) -> ErrorRecord:
         """Return the record with what the rank had raised, and caught, right before.
@@ -152,6 +162,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "thread": _TEXT_OR_NONE,
     "is_step_done": (bool, type(None)),
     "earlier": _TEXT_OR_NONE,
+    "is_caught": _TRUTH,
 }
 
 

@@ -186,6 +186,38 @@ def test_whether_a_survivor_uses_a_gpu_is_asked_where_an_abort_has_to_be_explain
     }
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "of_peer", "culprits"), [(-9, None, [0]), (17, None, [0]), (1, None, [1]), (None, 1, [1])]
+)
+def test_an_exception_that_a_rank_has_caught_is_no_cause_unless_it_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int | None, of_peer: int | None, culprits: list[int]
+) -> None:
+    """Rank 1 has skipped a batch and waits for rank 0, which fails by itself; or it ends with 1 after all."""
+    monkeypatch.setattr("launcher.agent.failure_incident.look_at", lambda pid: None)
+    cells = [Cell.create(str(tmp_path / str(n)), rank=n, generation=0) for n in range(2)]
+    for cell in cells:
+        cell.words[PID], cell.words[STATE], cell.words[LAST_HEARTBEAT] = 9, WATCHED, 3
+    views = {n: cell.view() for n, cell in enumerate(cells)}
+    own = ErrorRecord("RuntimeError", "x", at_ns=8, noted_ns=8)
+    errors = {1: ErrorRecord("ValueError", "skipped", at_ns=5, noted_ns=5, is_caught=True)}
+    if exit_code == 1:  # the other one's own exception has ended it; without the record it could have lost its peer
+        errors[0] = own
+        culprits = [0]
+    workers = {
+        0: WorkerProcess(0, 9, -1, exit_code, ended_ns=9 if exit_code is not None else 0),
+        1: WorkerProcess(1, 8, -1, of_peer, ended_ns=9 if of_peer is not None else 0),
+    }
+    group: Any = SimpleNamespace(
+        workers=[SimpleNamespace(global_rank=n, local_rank=n) for n in range(2)], group_world_size=1
+    )
+
+    known = look(group, SimpleNamespace(workers=workers), views, errors, {})  # type: ignore[arg-type]
+
+    incident = failure_incident(group, {0: 9, 1: 8}, known, views, {}, {}, 0, 7, {})
+    assert [rank.rank for rank in incident.culprits] == culprits
+    assert ("ValueError" in incident.why) == (of_peer == 1)
+
+
 @pytest.mark.parametrize(("sign_ns", "asked_ns", "hint"), [(5, 7, True), (7, 5, False), (5, 0, False)])
 def test_an_end_after_our_question_is_told_as_one_where_the_rank_did_nothing_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign_ns: int, asked_ns: int, hint: bool

@@ -138,6 +138,10 @@ def test_an_exception_that_was_caught_before_the_rank_went_on_is_no_evidence() -
     later = (OpenSection("step", 0, 99, 7),)
     assert Evidence.of_cell(1, view(sections=later), ProcessLook("S"), error).error is None
     assert Evidence.of_cell(1, view(iteration=8), ProcessLook("S"), error).error is None
+    caught = error._replace(is_caught=True)
+    assert Evidence.of_cell(1, view(), ProcessLook("S"), caught).error is None, "it may wait for others since"
+    assert Evidence.of_cell(1, view(), ProcessLook("Z", exit_status=9), caught).error is None
+    assert Evidence.of_cell(1, view(), ProcessLook("Z", exit_status=1 << 8), caught).error == caught, "it has given up"
 
 
 def test_the_last_sign_of_life_is_the_latest_of_all() -> None:

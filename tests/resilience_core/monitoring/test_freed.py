@@ -1,0 +1,150 @@
+"""An exception that nothing refers to any more was caught: a rank that goes on with it is no cause of a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from resilience_core.errors import StopTraining
+from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
+from resilience_core.monitoring.freed import call_when_freed
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.error_record import ErrorRecord, parse_error
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    made = Cell.create(str(tmp_path / "cell"))
+    record_errors_in(made)
+    yield made
+    stop_recording()
+    made.close()
+
+
+def left(cell: Cell) -> ErrorRecord:
+    record = parse_error(cell.read_text(ERROR_TEXT))
+    assert record is not None
+    return record
+
+
+def may_be_why(cell: Cell, exit_code: int | None = None) -> bool:
+    return left(cell).may_be_why(cell.view(), exit_code)
+
+
+def leave(kind: type[BaseException], message: str) -> None:
+    """Raise as out of a step, which notes it; no variable of a frame that it leaves refers to it."""
+    try:
+        raise kind(message)
+    except BaseException as raised:
+        note_error(raised)
+        raise
+
+
+def test_what_was_caught_is_no_cause_unless_the_rank_ends_as_one_that_has_given_up(cell: Cell) -> None:
+    with contextlib.suppress(ValueError):
+        leave(ValueError, "a bad batch")
+    assert left(cell).is_caught
+    assert left(cell).message == "a bad batch"
+    assert [may_be_why(cell, code) for code in (None, 0, 1, 7, -9)] == [False, False, True, False, False]
+
+
+def test_what_is_being_handled_or_kept_may_be_the_cause(cell: Cell) -> None:
+    kept: list[BaseException] = []
+    try:
+        leave(ValueError, "a bad batch")
+    except ValueError as error:
+        assert may_be_why(cell)
+        kept.append(error)
+    gc.collect()
+    assert may_be_why(cell), "a script may keep it until it has cleaned up"
+    kept.clear()
+    assert not may_be_why(cell)
+
+
+def test_what_is_raised_in_the_course_of_another_keeps_both(cell: Cell) -> None:
+    kept: list[BaseException] = []
+    try:
+        try:
+            leave(ValueError, "a bad batch")
+        except ValueError:
+            leave(RuntimeError, "cannot go on")
+    except RuntimeError as error:
+        kept.append(error)
+    assert not left(cell).is_caught
+    assert left(cell).message == "cannot go on"
+    kept.clear()
+    assert left(cell).is_caught
+
+
+def test_a_later_exception_is_not_taken_for_the_one_that_was_caught(cell: Cell) -> None:
+    kept: list[BaseException] = []
+    for message in ("first", "second"):
+        try:
+            leave(ValueError, message)
+        except ValueError as error:
+            kept.append(error)
+    del kept[0]
+    assert (left(cell).message, left(cell).is_caught) == ("second", False)
+
+
+def test_what_has_left_the_program_is_not_caught_though_it_is_freed(cell: Cell) -> None:
+    with contextlib.suppress(ValueError):
+        try:
+            leave(ValueError, "a bad batch")
+        except ValueError as error:
+            leave_error(error)
+            raise
+    assert (left(cell).is_uncaught, left(cell).is_caught) == (True, False)
+    assert may_be_why(cell)
+
+
+def test_a_stop_that_was_caught_is_taken_back(cell: Cell) -> None:
+    with contextlib.suppress(StopTraining):
+        leave(StopTraining, "enough")
+    assert not cell.read_text(ERROR_TEXT)
+
+
+def test_a_child_that_frees_what_its_parent_has_raised_changes_nothing(cell: Cell) -> None:
+    kept: list[BaseException] = []
+    try:
+        leave(ValueError, "a bad batch")
+    except ValueError as error:
+        kept.append(error)
+    child = os.fork()
+    if child == 0:
+        kept.clear()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not left(cell).is_caught
+    assert kept
+
+
+def test_an_exception_can_be_sent_to_a_process_without_this_package(tmp_path: Path) -> None:
+    error = ValueError("a bad batch")
+    call_when_freed(error, list)
+    (tmp_path / "sent").write_bytes(pickle.dumps(error))
+    read = "import pickle, sys; print(repr(pickle.load(open(sys.argv[1], 'rb'))), 'resilience_core' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", read, str(tmp_path / "sent")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "ValueError('a bad batch') False\n", done.stderr
+
+
+class Refuses(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("no attributes")
+
+
+def test_an_exception_that_refuses_attributes_is_on_record_and_not_watched(cell: Cell) -> None:
+    with contextlib.suppress(Refuses):
+        leave(Refuses, "a bad batch")
+    assert not left(cell).is_caught

@@ -20,6 +20,20 @@ _REPORTS = "straggler/scheduled_reports.py"
 
 MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
+        "what a function keeps in its own attributes is lost when it is timed no more",
+        "straggler/measurement/callables.py",
+        "    give_back(change.replacement)\n",
+        "",
+        ("tests/straggler/measurement/test_callables.py",),
+    ),
+    Mutant(
+        "an attribute that a function has removed comes back",
+        "straggler/measurement/timed.py",
+        "    for name in before.keys() - now.keys():\n",
+        "    for name in ():\n",
+        ("tests/straggler/measurement/test_callables.py",),
+    ),
+    Mutant(
         "a line of the log of reports may have any fields",
         "straggler/reporting/report_records.py",
         "        if name not in record or not is_sound(record[name]):",

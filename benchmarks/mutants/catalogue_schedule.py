@@ -11,6 +11,7 @@ _VOTES = ("tests/straggler/exchange/test_agreement.py",)
 _STORE = ("tests/straggler/exchange/test_exchange.py",)
 _RANKS = ("tests/straggler/test_scheduled_reports.py",)
 _THREAD = ("tests/straggler/test_report_thread.py",)
+_RECORDS = ("tests/straggler/reporting/test_report_records.py",)
 _SCHEDULE = "straggler/exchange/schedule.py"
 _AGREEMENT = "straggler/exchange/agreement.py"
 _EXCHANGE = "straggler/exchange/store.py"
@@ -18,6 +19,41 @@ _MESSAGES = "straggler/reporting/rank_messages.py"
 _REPORTS = "straggler/scheduled_reports.py"
 
 MUTANTS_OF_THE_SCHEDULE = (
+    Mutant(
+        "what a function keeps in its own attributes is lost when it is timed no more",
+        "straggler/measurement/callables.py",
+        "    give_back(change.replacement)\n",
+        "",
+        ("tests/straggler/measurement/test_callables.py",),
+    ),
+    Mutant(
+        "an attribute that a function has removed comes back",
+        "straggler/measurement/timed.py",
+        "    for name in before.keys() - now.keys():\n",
+        "    for name in ():\n",
+        ("tests/straggler/measurement/test_callables.py",),
+    ),
+    Mutant(
+        "a line of the log of reports may have any fields",
+        "straggler/reporting/report_records.py",
+        "        if name not in record or not is_sound(record[name]):",
+        "        if name not in record:",
+        _RECORDS,
+    ),
+    Mutant(
+        "nodes of a line of the log may have any number of ranks",
+        "straggler/reporting/report_records.py",
+        '    if sum(count for _, count in record["nodes"]) > len(record["ranks"]):',
+        "    if False:",
+        _RECORDS,
+    ),
+    Mutant(
+        "a number of a line of the log may be infinite",
+        "straggler/reporting/report_records.py",
+        "type(value) in (int, float) and math.isfinite(value)",
+        "type(value) in (int, float)",
+        _RECORDS,
+    ),
     Mutant(
         "a rank that is compared with nobody yet writes over the past of all",
         "straggler/measuring.py",

@@ -19,6 +19,7 @@ from resilience_core.suggestions import suggestion
 from straggler.measurement.timed import (
     Find,
     as_function,
+    give_back,
     timed_attribute,
     timed_construction,
     timed_for_all,
@@ -266,6 +267,7 @@ def _in_itself(obj: Any, name: str) -> _Replaced:
 
 
 def _take_away(change: _Replaced) -> None:
+    give_back(change.replacement)
     if not change.is_there:
         if change.name in _own(change.owner):
             _covered[id(change.replacement)] = change

@@ -16,6 +16,7 @@ import copy
 import functools
 import inspect
 import operator
+import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
@@ -26,6 +27,7 @@ from straggler.measurement.timed_steps import timed_steps
 __all__ = [
     "Find",
     "as_function",
+    "give_back",
     "TimedAttribute",
     "timed_attribute",
     "timed_construction",
@@ -221,7 +223,28 @@ def _like(timed: FunctionType | Callable[..., Any], function: Callable[..., Any]
     for name in _OF_A_CACHE:
         if hasattr(function, name):  # methods of the object in C, so its __dict__ does not have them
             setattr(made, name, getattr(function, name))
+    _at_first[made] = _attributes_of(made)
     return made
+
+
+def give_back(replacement: object) -> None:
+    """Give the original what was set on the function in its place, as by one that counts its calls."""
+    timed = getattr(replacement, "__func__", replacement)  # of a static or class method
+    original = getattr(timed, "__wrapped__", None)
+    if not isinstance(timed, FunctionType) or not isinstance(original, FunctionType):
+        return
+    before, now = _at_first.get(timed, {}), _attributes_of(timed)
+    vars(original).update({name: value for name, value in now.items() if value is not before.get(name, now)})
+    for name in before.keys() - now.keys():
+        vars(original).pop(name, None)
+
+
+def _attributes_of(function: object) -> dict[str, Any]:
+    return {name: value for name, value in vars(function).items() if name not in ("__wrapped__", *_OF_A_CACHE)}
+
+
+_at_first: weakref.WeakKeyDictionary[Callable[..., Any], dict[str, Any]] = weakref.WeakKeyDictionary()
+"""The attributes that a function which replaces another one had from that."""
 
 
 def _names(function: FunctionType) -> dict[str, Any]:

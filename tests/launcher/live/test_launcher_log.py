@@ -42,7 +42,7 @@ def test_what_is_appended_is_read_once(make_run: MakeRun) -> None:
 
 def test_a_line_that_is_on_its_way_is_read_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    line = json.dumps({"event": "began", "t_ns": 1, "name": "ü" * 10}, ensure_ascii=False).encode() + b"\n"
+    line = json.dumps({"event": "began", "t_ns": 1, "name": "ü" * 10}).encode() + b"\n"
     tail, found = EventTail(str(path)), []
     for end in range(len(line) + 1):
         path.write_bytes(line[:end])

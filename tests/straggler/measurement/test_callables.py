@@ -352,3 +352,42 @@ def test_a_cached_method_keeps_what_asks_and_clears_its_cache(detector, is_of_cl
     assert Cached.double.cache_info()[:2] == one.double.cache_info()[:2] == (1, 1)
     one.double.cache_clear()
     assert Cached.double.cache_info().currsize == 0
+
+
+class Counts:
+    @staticmethod
+    def static():
+        Counts.static.calls += 1
+
+    def method(self):
+        Counts.method.calls += 1
+
+
+def counted():
+    counting.counted.calls += 1
+    counting.counted.last = counting.counted.calls
+    if hasattr(counting.counted, "first"):
+        del counting.counted.first
+
+
+counting = types.ModuleType("counting")
+
+
+@pytest.mark.parametrize("which", ["function", "static method", "method"])
+def test_what_a_function_keeps_in_its_own_attributes_is_kept_when_it_is_timed_no_more(detector, which):
+    counting.counted = counted
+    obj, name = {"function": (counting, "counted"), "static method": (Counts, "static"), "method": (Counts, "method")}[
+        which
+    ]
+    original = getattr(obj, name)
+    original.calls, original.first, original.other = 2, True, "as before"
+    call = (lambda: Counts.method(Counts())) if which == "method" else (lambda: getattr(obj, name)())
+    detector.wrap_callables([CallableId(obj, name)])
+    call()
+    call()
+    detector.shutdown()
+    assert getattr(obj, name) is original
+    assert hasattr(original, "first") == (which != "function")
+    call()
+    expected = {"calls": 5, "other": "as before"} | ({"last": 5} if which == "function" else {"first": True})
+    assert vars(original) == expected

@@ -20,6 +20,13 @@ _REPORTS = "straggler/scheduled_reports.py"
 
 MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
+        "a rank that sees the next proposal first forgets what was agreed to",
+        _AGREEMENT,
+        "            if former.number == proposal.agreed:\n",
+        "            if False:\n",
+        _VOTES,
+    ),
+    Mutant(
         "what a function keeps in its own attributes is lost when it is timed no more",
         "straggler/measurement/callables.py",
         "    give_back(change.replacement)\n",

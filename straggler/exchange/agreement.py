@@ -86,7 +86,7 @@ class Agreement:
         self._ahead_seconds = max(3.0 * heard_within, _LEAST_AHEAD_SECONDS)
         self._changed = threading.Condition()
         self._open: Proposal | None = None
-        self._number = -1
+        self._number = self._agreed = -1
         self._tries = 0
         self._until = 0.0
 
@@ -105,7 +105,7 @@ class Agreement:
         self._tries += 1
         self._number += 1
         ahead = max(3, self._steps_in(self._ahead_seconds)) << (self._tries - 1)
-        proposal = Proposal(self._number, self._iteration() + ahead, decision)
+        proposal = Proposal(self._number, self._iteration() + ahead, decision, agreed=self._agreed)
         self._until = time.monotonic() + self._bound
         self._put(proposal)
         self._set(proposal)
@@ -124,6 +124,8 @@ class Agreement:
             self._end(proposal, outcome)
 
     def _end(self, proposal: Proposal, outcome: bool) -> None:
+        if outcome:
+            self._agreed = proposal.number
         self._put(attrs.evolve(proposal, is_final=outcome))
         self._set(attrs.evolve(proposal, is_final=outcome))
         if not outcome and self._tries < _TRIES:
@@ -137,6 +139,11 @@ class Agreement:
             return
         if proposal.number <= self._number:
             return
+        if (former := self._open) is not None:  # rank 0 shows the next one already
+            if former.number == proposal.agreed:
+                self._set(attrs.evolve(former, is_final=True))
+                return  # the next one is answered once that is done
+            self._set(None)
         self._number = proposal.number
         self._set(proposal)
         # Seen by the training thread before its iteration is read here: it waits there, or this refuses.

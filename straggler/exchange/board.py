@@ -42,12 +42,15 @@ class Proposal:
         iteration: When.
         decision: What, a mapping of JSON values.
         is_final: True: all ranks have agreed, and do it. False: they do not. None: not yet known.
+        agreed: Number of the last one before this that all have agreed to, -1 where there is none: a rank may not have
+            seen that it was final.
     """
 
     number: int
     iteration: int
     decision: Mapping[str, Any]
     is_final: bool | None = None
+    agreed: int = -1
 
 
 @attrs.frozen
@@ -92,4 +95,5 @@ def _proposal(found: Mapping[str, Any]) -> Proposal:
     is_final = found["is_final"]
     if not (is_final is None or isinstance(is_final, bool)) or not isinstance(found["decision"], dict):
         raise ValueError("not a proposal")
-    return Proposal(int(found["number"]), int(found["iteration"]), found["decision"], is_final)
+    number, iteration, agreed = (int(found[key]) for key in ("number", "iteration", "agreed"))
+    return Proposal(number, iteration, found["decision"], is_final, agreed)

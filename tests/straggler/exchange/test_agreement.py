@@ -66,6 +66,22 @@ def test_all_ranks_stop_at_the_proposed_iteration():
     assert job.done == [3, 3, 3]
 
 
+def test_a_rank_that_sees_the_next_proposal_first_still_does_what_was_agreed_to():
+    """Rank 0 has done it and proposes something else, which takes the place of the final word that is shown."""
+    job = Job(2)
+    job.ranks[0].propose(DECISION)
+    job.look(1)
+    job.ranks[0].settle()
+    for _ in range(3):
+        job.train(0)
+    assert job.done == [3, None]
+    job.ranks[0].propose(DECISION)
+    job.look(1)
+    for _ in range(3):
+        job.train(1)
+    assert job.done == [3, 3]
+
+
 def test_a_refusal_moves_it_further_ahead_and_after_three_nobody_stops():
     job = Job(2)
     job.iterations[1] = 1000

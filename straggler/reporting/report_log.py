@@ -31,7 +31,7 @@ import numpy.typing as npt
 from straggler.errors import ReportLogError
 from straggler.reporting.background_lines import BackgroundLines
 from straggler.reporting.own_files import begins_as
-from straggler.reporting.report_records import FORMAT, VERSION, check_record
+from straggler.reporting.report_records import FORMAT, VERSION, check_fields
 from straggler.reporting.verdict import State
 from straggler.reporting.waiting import waiting
 from straggler.scoring.robust_scores import SLOW, RobustScores
@@ -210,4 +210,4 @@ def _record(line: str) -> dict[str, Any]:
         if line.startswith('{"format"'):
             raise ValueError("was cut off, as by a full disk or a loss of power") from None
         raise ValueError(f"is not JSON: {error}") from None
-    return check_record(record)
+    return check_fields(record)

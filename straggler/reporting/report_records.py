@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["FORMAT", "VERSION", "check_record"]
+__all__ = ["FORMAT", "VERSION", "check_fields", "check_record"]
 
 FORMAT = "straggler-report"
 VERSION = 1
@@ -25,12 +25,22 @@ def check_record(record: object) -> dict[str, Any]:
     """Return the JSON value of a line where it is a report of a known version.
 
     Raises:
-        ValueError: It is none, or a field of it is damaged; the message goes on after the name of the line.
+        ValueError: It is none; the message goes on after the name of the line.
     """
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"is not a {FORMAT}")
     if record.get("version") != VERSION:
         raise ValueError(f"has version {record.get('version')!r}; this reads {VERSION}")
+    return record
+
+
+def check_fields(value: object) -> dict[str, Any]:
+    """Return the same where all fields are what they have to be.
+
+    Raises:
+        ValueError: It is no report, or a field of it is damaged; the message goes on after the name of the line.
+    """
+    record = check_record(value)
     for name, is_sound in _FIELDS.items():
         if name not in record or not is_sound(record[name]):
             told = reprlib.repr(record[name]) if name in record else "missing"

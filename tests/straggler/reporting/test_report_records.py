@@ -9,7 +9,7 @@ import pytest
 
 from straggler.__main__ import main
 from straggler.reporting.report_log import read
-from straggler.reporting.report_records import check_record
+from straggler.reporting.report_records import check_fields
 
 SOUND = {
     "format": "straggler-report",
@@ -73,11 +73,11 @@ def changed(name, value):
 
 
 def test_a_sound_line_is_a_record():
-    assert check_record(copy.deepcopy(SOUND)) == SOUND
-    assert check_record(changed("waited", None))["waited"] is None
+    assert check_fields(copy.deepcopy(SOUND)) == SOUND
+    assert check_fields(changed("waited", None))["waited"] is None
     without = copy.deepcopy(SOUND)
     del without["waited"]
-    assert "waited" not in check_record(without)
+    assert "waited" not in check_fields(without)
 
 
 @pytest.mark.parametrize(("name", "value"), DAMAGES)
@@ -99,7 +99,7 @@ def test_a_verdict_with_a_damaged_field_is_none(name, how):
     else:
         record["verdicts"][0][name] = []
     with pytest.raises(ValueError, match="its 'verdicts' is "):
-        check_record(record)
+        check_fields(record)
 
 
 @pytest.mark.parametrize("slowdown", [math.inf, math.nan])
@@ -107,7 +107,7 @@ def test_a_slowdown_that_is_not_finite_is_none(slowdown):
     record = copy.deepcopy(SOUND)
     record["verdicts"][0]["slowdown"] = slowdown
     with pytest.raises(ValueError, match="its 'verdicts' is "):
-        check_record(record)
+        check_fields(record)
 
 
 @pytest.mark.parametrize("name", ["sequence", "time", "ranks", "nodes", "sections", "verdicts"])
@@ -115,7 +115,7 @@ def test_a_line_without_a_field_is_none(name):
     record = copy.deepcopy(SOUND)
     del record[name]
     with pytest.raises(ValueError, match=f"its '{name}' is missing"):
-        check_record(record)
+        check_fields(record)
 
 
 def test_a_picture_is_drawn_of_what_is_left(tmp_path, capsys):

@@ -1,6 +1,6 @@
 """Straggler figures: section cost, scoring speed, report cost, evaluation on the simulator.
 
-    python benchmarks/straggler_bench.py [--quick]
+    python benchmarks/straggler_bench.py [--quick] [--reports RANKS,...]
 
 Timings are medians over repetitions; run it on an idle machine, and pin it to one core (``taskset -c 0``) for the
 scoring figures, which are meant for one.
@@ -180,7 +180,13 @@ def evaluation(quick: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer simulated jobs")
-    quick = parser.parse_args().quick
+    parser.add_argument("--reports", metavar="RANKS,...", help="what a report costs at these sizes, and nothing else")
+    options = parser.parse_args()
+    if options.reports:
+        for ranks in options.reports.split(","):
+            report_cost(int(ranks))
+        return
+    quick = options.quick
     section_cost()
     scoring_speed(10_000)
     scoring_speed(100_000)

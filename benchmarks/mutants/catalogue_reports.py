@@ -445,15 +445,15 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a rank that takes no training steps starts for as long as others work",
         "launcher/reports/ledger.py",
-        "is_aside = place in story.places_aside and ",
-        "is_aside = False and ",
+        "            if place in story.places_aside and ",
+        "            if False and ",
         ("tests/launcher/reports/test_ranks_without_steps.py",),
     ),
     Mutant(
         "a rank in its setup counts as one that takes no training steps",
         "launcher/reports/ledger.py",
-        " and not (life is not None and life.was_in_setup_alone)\n",
-        "\n",
+        " and not (life is not None and life.was_in_setup_alone):\n",
+        ":\n",
         ("tests/launcher/reports/test_ranks_without_steps.py",),
     ),
     Mutant(

@@ -85,9 +85,10 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], tells: _Tells) 
             rank = life.rank if life is not None else _only_rank(generation, local_rank)
             is_known = (generation.run, generation.number - 1) not in missing
             cuts = list(_before(launch.began_ns, before, index, member, is_known=is_known))
-            is_aside = place in story.places_aside and not (life is not None and life.was_in_setup_alone)
-            aside = _aside(member, life, local_rank) if is_aside else None
-            cuts += aside or _during(member, life, found[index], local_rank, tells)
+            if place in story.places_aside and not (life is not None and life.was_in_setup_alone):
+                cuts += _aside(member, life, local_rank)
+            else:
+                cuts += _during(member, life, found[index], local_rank, tells)
             until_ns, is_last_known = last_ns if is_last else None, not launch.lacks_last
             cuts += _after(member, life, until_ns, is_running=launch.is_running, is_last_known=is_last_known)
             for due_to, key, ns, is_about in cuts:
@@ -161,7 +162,7 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
 
 
 def _aside(member: Member, life: RankLife | None, local_rank: int) -> Iterator[Cut]:
-    """Cut the same of a rank that takes no training steps, where others do: what it does is not known."""
+    """Cut the same time of a rank that takes no training steps, where others do: what it does is not known."""
     started_ns, sign_ns = member.own.started_ns, _own_last_ns(member, life)
     first_ns = _first_ns(member, life, local_rank, steps=False)
     if first_ns is not None:

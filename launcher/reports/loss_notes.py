@@ -107,9 +107,8 @@ def _of_uncounted(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             f"local rank(s) {rank_list([rank for _, rank in ranks])} of {node} tell of no training steps, where others "
             "do: what they did after their first sign of life, if they gave one, is not known, so it is 'unknown'"
         )
-    if (
-        story.has_signs and hidden and not story.has_steps
-    ):  # where others tell of steps, their time is 'unknown' throughout
+    # Where others tell of steps, their time is 'unknown' throughout.
+    if story.has_signs and hidden and not story.has_steps:
         yield (
             f"generation(s) {rank_list(hidden)}: whether something was lost is not known; it would be part of what is "
             "called productive"

@@ -129,7 +129,11 @@ class WorkerProcesses(QuietContext):
         self._verdicts_ns |= dict.fromkeys(local_ranks, seen_ns)
 
     def failed_ns(self, now_ns: int) -> int:
-        """Return when the failure was seen that is known now: at the first verdict that stands, if there is one."""
+        """Return when a failure was seen: at the first verdict that stands, or else now.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC`` when it is noticed that ranks have ended.
+        """
         return min([now_ns, *(self._verdicts_ns.get(local_rank, now_ns) for local_rank in self.condemned)])
 
     def failure(self, worker: WorkerProcess, error_file: str | None = None) -> ProcessFailure:

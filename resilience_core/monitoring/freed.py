@@ -19,9 +19,14 @@ class _Watched:
 
 
 def call_when_freed(error: BaseException, call: Callable[..., None], *arguments: object) -> None:
-    """Have something called once nothing refers to an exception any more; only what is asked first, and not at exit.
+    """Call something once nothing refers to an exception any more, but not when the process exits.
 
-    One that refuses attributes is not watched.
+    Of several calls for one exception the first one counts. An exception that refuses attributes is not watched.
+
+    Args:
+        error: The exception.
+        call: What to call, on whichever thread drops the last reference.
+        arguments: For the call.
     """
     with contextlib.suppress(AttributeError, TypeError):
         if not hasattr(error, _WATCHED):

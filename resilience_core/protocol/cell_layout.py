@@ -28,7 +28,7 @@ Layout, native byte order, every number one aligned signed 64-bit word::
     word NOT_COUNTED           the same of all sections that share a slot; it is read only whether it is 0
     words NOT_SHOWN            deadline and time of opening of the one that was last opened of these; nobody reads them
     word WENT_BACK             how often an iteration was no higher than the one before it, or the first one lower than
-                               that of the checkpoint that was loaded, or a run began after another
+                               that of the checkpoint that was loaded; not where a step that was not done is tried again
     word RESUMED_FROM          the highest iteration of a checkpoint that was loaded, -1 when none was
     word SAVED                 the highest iteration of a checkpoint that was saved, -1 when none was
 

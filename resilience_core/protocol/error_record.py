@@ -26,7 +26,7 @@ __all__ = [
     "parse_error",
 ]
 
-VERSION = 4
+VERSION = 5
 """Of the text in a cell; raised with every change of its keys."""
 
 _AT_LENGTH_NS = 60_000_000_000

@@ -142,7 +142,7 @@ class Agreement:
         if (former := self._open) is not None:  # rank 0 shows the next one already
             if former.number == proposal.agreed:
                 self._set(attrs.evolve(former, is_final=True))
-                return  # the next one is answered once that is done
+                return  # the next one is answered at a later look, once that is done
             self._set(None)
         self._number = proposal.number
         self._set(proposal)

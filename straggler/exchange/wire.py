@@ -105,7 +105,7 @@ class Windows:
 
 
 def decode_all(payloads: Sequence[bytes | None]) -> Windows:
-    """Decode one window per rank, all in one go: thousands of arrays of one window each take ten times as long.
+    """Decode one window per rank, all in one go, since thousands of arrays of one window each take longer.
 
     Args:
         payloads: By rank; None where there is none.

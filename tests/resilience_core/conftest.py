@@ -14,6 +14,7 @@ import pytest
 
 from resilience_core import FaultToleranceConfig, RankMonitorClient
 from resilience_core.monitoring import first_use
+from resilience_core.monitoring.error_capture import record_errors_in, stop_recording
 from resilience_core.protocol.cell import Cell
 
 FORKS = """
@@ -56,6 +57,16 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
         return [(folder / f"said-{number}").read_text() for number in range(len(environments))]
 
     return run
+
+
+@pytest.fixture
+def recording_cell(tmp_path: Path) -> Iterator[Cell]:
+    """Record what this process raises in a cell."""
+    cell = Cell.create(str(tmp_path / "cell"))
+    record_errors_in(cell)
+    yield cell
+    stop_recording()
+    cell.close()
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from resilience_core.errors import StopTraining
-from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
+from resilience_core.monitoring.error_capture import leave_error, note_error
 from resilience_core.monitoring.freed import call_when_freed
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import ERROR_TEXT
@@ -22,12 +21,8 @@ from resilience_core.protocol.error_record import ErrorRecord, parse_error
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Iterator[Cell]:
-    made = Cell.create(str(tmp_path / "cell"))
-    record_errors_in(made)
-    yield made
-    stop_recording()
-    made.close()
+def cell(recording_cell: Cell) -> Cell:
+    return recording_cell
 
 
 def left(cell: Cell) -> ErrorRecord:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,12 +35,8 @@ from resilience_core.protocol.figures import DONE, private_figures
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Iterator[Cell]:
-    cell = Cell.create(str(tmp_path / "cell"))
-    record_errors_in(cell)
-    yield cell
-    stop_recording()
-    cell.close()
+def cell(recording_cell: Cell) -> Cell:
+    return recording_cell
 
 
 def left(cell: Cell) -> ErrorRecord | None:

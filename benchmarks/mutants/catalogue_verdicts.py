@@ -597,7 +597,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "what is raised while a lost peer is handled is a rank's own failure",
-        "resilience_core/monitoring/error_capture.py",
+        "resilience_core/monitoring/first_seen.py",
         " or is_of_loss:",
         ":",
         ("tests/resilience_core/protocol/test_error_record.py",),
@@ -618,7 +618,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "one lost peer in a group of exceptions excuses all of them",
-        "resilience_core/monitoring/error_capture.py",
+        "resilience_core/monitoring/error_words.py",
         "    return bool(leaves) and all(\n",
         "    return bool(leaves) and any(\n",
         ("tests/resilience_core/protocol/test_error_record.py",),
@@ -765,7 +765,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "an exception whose text exits is not on record",
-        "resilience_core/monitoring/error_capture.py",
+        "resilience_core/monitoring/error_words.py",
         "    except BaseException:",
         "    except Exception:",
         ("tests/resilience_core/protocol/test_error_record.py",),

@@ -15,7 +15,7 @@ import attrs
 from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_VARIABLE, LAUNCHER_VARIABLE
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.client_state import ClientState, deadline_after, to_ns
-from resilience_core.monitoring.error_capture import record_errors_in, stop_recording
+from resilience_core.monitoring.error_capture import look_for_caught, record_errors_in, stop_recording, tell_of_errors
 from resilience_core.monitoring.group_numbers import NumbersThread, has_groups, start_answering
 from resilience_core.monitoring.limit_resolver import relaxed_limits
 from resilience_core.monitoring.limits_in_force import LimitsInForce
@@ -173,7 +173,9 @@ class CellConnection:
             with self._state.lock:
                 cell = self._state.cell
                 if self._numbers is None and cell is not None and self.config.capture_stacks:
-                    self._numbers = start_answering(cell.path)
+                    self._numbers = start_answering(cell.path, look_for_caught)
+                    if self._numbers is not None:
+                        tell_of_errors(self._numbers.look_soon)
 
     def send(self, request: WorkloadControlRequest) -> None:
         """Send a workload control request to the launcher.

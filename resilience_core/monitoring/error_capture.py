@@ -14,7 +14,6 @@ A ``StopTraining`` on its way out ends the job only if nothing catches it, so it
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import threading
@@ -26,27 +25,26 @@ from typing import Any
 
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.errors import ResilienceError, StopTraining
-from resilience_core.monitoring.exception_links import chain_of, leaves_of
+from resilience_core.monitoring.error_words import message_of, tells_of_loss, type_name
+from resilience_core.monitoring.first_seen import FirstSeen, first_seen, mark_seen, root_of, seen_at
 from resilience_core.monitoring.freed import call_when_freed
 from resilience_core.monitoring.process_hooks import detach_clients
+from resilience_core.monitoring.propagation import Propagation
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import ERROR_TEXT
 from resilience_core.protocol.cell_view import CellView
-from resilience_core.protocol.error_record import ErrorRecord, as_text, is_consequence, parse_error
+from resilience_core.protocol.error_record import ErrorRecord, as_text, parse_error
 from resilience_core.protocol.figures import DONE
 
 __all__ = [
-    "LONGEST_MESSAGE",
     "keeping_on_record",
     "leave_error",
+    "look_for_caught",
     "note_error",
     "record_errors_in",
     "stop_recording",
+    "tell_of_errors",
 ]
-
-LONGEST_MESSAGE = 2000
-
-_SEEN = "_ft_first_seen"
 
 
 class _Hooked:
@@ -87,6 +85,11 @@ _cell: Cell | None = None
 _figures: memoryview | None = None
 """Of the rank: they tell which step was done last."""
 _pid = 0
+_under_way: tuple[int, Propagation] | None = None
+"""When the exception noted last was first seen, until it was caught; None where that cannot be told."""
+_tell: Callable[[], None] | None = None
+_writing = threading.RLock()
+"""Held by the main thread while it notes an exception, and by the one that looks whether it was caught."""
 
 
 def record_errors_in(cell: Cell, figures: memoryview | None = None) -> None:
@@ -104,10 +107,39 @@ def record_errors_in(cell: Cell, figures: memoryview | None = None) -> None:
 
 def stop_recording() -> None:
     """Undo :func:`record_errors_in`; what was recorded stays."""
-    global _cell, _figures
-    _cell = _figures = None
+    global _cell, _figures, _under_way, _tell
+    _cell = _figures = _under_way = _tell = None
     _main.remove()
     _threads.remove()
+
+
+def tell_of_errors(call: Callable[[], None]) -> None:
+    """Call something whenever an exception was noted that :func:`look_for_caught` should look after from then on."""
+    global _tell
+    _tell = call
+
+
+def look_for_caught() -> bool:
+    """Note that the exception noted last was caught, if it was, though something still refers to it.
+
+    For a thread that runs while the one of the exception waits for its peers.
+
+    Returns:
+        Whether to look again after a while.
+    """
+    global _under_way
+    with _writing, contextlib.suppress(Exception):  # the cell may be closed, or damaged
+        if _under_way is None or _cell is None or os.getpid() != _pid:
+            return False
+        (at_ns, propagation), _under_way = _under_way, None
+        noted = _current(_cell, _cell.view())
+        if noted is not None and noted.at_ns == at_ns:
+            if not propagation.has_ended(lambda error: seen_at(error) == at_ns):
+                _under_way = at_ns, propagation
+            elif not noted.is_deliberate:  # how the process ends tells of one that was kept
+                _note_freed(at_ns, _pid)
+        return _under_way is not None
+    return False
 
 
 def note_error(error: BaseException, *, thread: str | None = None, is_uncaught: bool = False) -> None:
@@ -149,7 +181,7 @@ def keeping_on_record(error: BaseException | None) -> Iterator[None]:
 
 def _last_noted(error: BaseException) -> ErrorRecord | None:
     """Return the record of an exception, if it is the one that this rank is on its way out with."""
-    if _cell is not None and os.getpid() == _pid and (seen := _first_seen(error)) is not None:
+    if _cell is not None and os.getpid() == _pid and (seen := first_seen(error)) is not None:
         with contextlib.suppress(Exception):
             noted = _current(_cell, _cell.view())
             return noted if noted is not None and noted.at_ns == seen[0] else None
@@ -178,18 +210,30 @@ def _note(cell: Cell, error: BaseException, thread: str | None, *, is_uncaught: 
     if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return
     try:
-        view = cell.view()
-        before = _current(cell, view)
-        if thread is not None and before is not None:
-            return  # one is on its way out of the main thread; threads often fail of what that takes down
-        record = _record(view, error, thread)._replace(is_uncaught=is_uncaught)
-        if before is not None and not before.is_deliberate and not record.is_deliberate:
-            record = record.raised_after(before)
-        if not is_uncaught:
-            call_when_freed(error, _note_freed, record.at_ns, os.getpid())
-        cell.write_text(ERROR_TEXT, as_text(record))
+        with _writing:
+            view = cell.view()
+            before = _current(cell, view)
+            if thread is not None and before is not None:
+                return  # one is on its way out of the main thread; threads often fail of what that takes down
+            record = _record(view, error, thread)._replace(is_uncaught=is_uncaught)
+            if before is not None and not before.is_deliberate and not record.is_deliberate:
+                record = record.raised_after(before)
+            if not is_uncaught:
+                call_when_freed(error, _note_freed, record.at_ns, os.getpid())
+            cell.write_text(ERROR_TEXT, as_text(record))
+            _follow(error, record)
     except Exception:  # noqa: BLE001 - __str__ of a foreign exception may do anything; training must not notice
         return
+
+
+def _follow(error: BaseException, record: ErrorRecord) -> None:
+    """Have it looked after whether this exception is caught, where somebody does, and the exception can be known."""
+    global _under_way
+    is_known = record.thread is None and seen_at(error) == record.at_ns
+    propagation = Propagation.of(error) if _tell is not None and is_known else None
+    _under_way = None if propagation is None else (record.at_ns, propagation)
+    if propagation is not None and _tell is not None:
+        _tell()
 
 
 def _current(cell: Cell, view: CellView) -> ErrorRecord | None:
@@ -229,67 +273,20 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
     now_ns = time.monotonic_ns()
     done = _figures[DONE] if _figures is not None else -1
     here = (now_ns, youngest.name if youngest else None, view.iteration, done == view.iteration if done >= 0 else None)
-    at_ns, section, iteration, is_step_done = _first_seen(error) or here
-    with contextlib.suppress(AttributeError, TypeError):
-        setattr(error, _SEEN, (at_ns, section, iteration, is_step_done))
-    root = _root(error)
+    at_ns, section, iteration, is_step_done = first = first_seen(error) or FirstSeen(*here)
+    mark_seen(error, first)
+    root = root_of(error)
     return ErrorRecord(
-        type=_type_name(error),
-        message=_message(error),
+        type=type_name(error),
+        message=message_of(error),
         traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
         section=section,
         iteration=iteration if iteration >= 0 else None,
         at_ns=at_ns,
         noted_ns=now_ns,
-        is_consequence=_tells_of_loss(root),
+        is_consequence=tells_of_loss(root),
         is_permanent=isinstance(error, ResilienceError) and error.is_permanent,
         is_deliberate=isinstance(error, StopTraining) and error.is_final,
         thread=thread,
         is_step_done=is_step_done,
     )
-
-
-def _first_seen(error: BaseException) -> tuple[int, str | None, int, bool | None] | None:
-    """Return when this exception, or one that it was raised in the course of, was noted for the first time."""
-    found = None
-    for link in chain_of(error):
-        found = getattr(link, _SEEN, found)
-    return found
-
-
-def _root(error: BaseException) -> BaseException:
-    """Return what it comes from: the exception noted first, or named by ``raise ... from``, or of a peer that was lost.
-
-    What a rank raises while it handles the loss of a peer, in a clean-up that fails or by ``sys.exit(1)``, comes from
-    that loss, also where ``from None`` hides it.
-    """
-    root = error
-    for link, following in itertools.pairwise(chain_of(error)):
-        is_of_loss = _tells_of_loss(following)
-        if (link.__cause__ is not None and root is link) or hasattr(following, _SEEN) or is_of_loss:
-            root = following
-    return root
-
-
-def _tells_of_loss(error: BaseException) -> bool:
-    """Return whether it only says that a peer was lost; a group of exceptions does so if all of them do."""
-    leaves = leaves_of(error)
-    if len(leaves) == 1 and leaves[0] is error:
-        return is_consequence(_type_name(error), _message(error))
-    return bool(leaves) and all(
-        any(is_consequence(_type_name(link), _message(link)) for link in chain_of(leaf)) for leaf in leaves
-    )
-
-
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)[:LONGEST_MESSAGE]
-    except BaseException:  # noqa: BLE001 - whatever its __str__ raises, sys.exit() too: type and place are worth it
-        return "<no message: str() of the exception failed>"

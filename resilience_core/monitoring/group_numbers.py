@@ -1,5 +1,8 @@
 """A thread of the rank that tells how far it is in the collectives of each process group, when its monitor asks.
 
+It also looks, while an exception may be under way in the thread that trains, whether that was caught
+(:mod:`resilience_core.monitoring.propagation`): both have to be known while that thread waits for its peers.
+
 Sketched were, beside it:
 
 * *The signal for stacks writes the numbers, too.* No Python runs in faulthandler's handler, and a handler of Python
@@ -27,7 +30,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilience_core.protocol.group_numbers import ANSWERS, MOST_GROUPS, QUESTIONS, GroupNumber, GroupNumbers
@@ -40,6 +43,7 @@ logger = logging.getLogger(__name__)
 _C10D = "torch.distributed.distributed_c10d"
 _WAKE_UP = b"\n"
 _LONGEST_QUESTION = 200
+_FIRST_LOOK_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 1.0
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
 """What a fault of the thread itself raises; it must not be blocked."""
 
@@ -49,15 +53,17 @@ class NumbersThread(threading.Thread):
 
     Args:
         cell_path: Of the cell.
+        look: Is called before each answer, and again, after pauses that get longer, for as long as it returns True.
 
     Raises:
         OSError: The pipe or the file cannot be made.
     """
 
-    def __init__(self, cell_path: str) -> None:
+    def __init__(self, cell_path: str, look: Callable[[], bool] = lambda: False) -> None:
         super().__init__(name="ft_groups", daemon=True)
         self._pid = os.getpid()
         self._path = cell_path + QUESTIONS
+        self._look = look
         self._is_told_to_stop = False
         self._open = threading.RLock()  # the number of a pipe that is closed may be another file's
         with contextlib.suppress(FileNotFoundError):  # of an earlier client of this process
@@ -76,14 +82,19 @@ class NumbersThread(threading.Thread):
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
         poller = select.poll()
         poller.register(self._questions, select.POLLIN)
-        while poller.poll() and (question := os.read(self._questions, _LONGEST_QUESTION)):
+        pause: float | None = None
+        while True:
+            question = b""
+            if poller.poll(None if pause is None else pause * 1000):
+                question = os.read(self._questions, _LONGEST_QUESTION)
+                pause = _FIRST_LOOK_SECONDS / 2
             if self._is_told_to_stop:
                 break
-            # Of several the last one is waited for.
-            name = question.decode("ascii", errors="replace").split("\n")[-2 if question.endswith(b"\n") else -1]
-            with contextlib.suppress(OSError):  # no room, or a folder that is gone
-                for line in answers_to(name):
-                    os.write(self._answers, line.encode())
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS) if self._look() and pause is not None else None
+            if name := _last_of(question):
+                with contextlib.suppress(OSError):  # no room, or a folder that is gone
+                    for line in answers_to(name):
+                        os.write(self._answers, line.encode())
         self.close()
 
     def stop(self) -> None:
@@ -95,8 +106,17 @@ class NumbersThread(threading.Thread):
             os.unlink(self._path)
         with self._open:
             self._is_told_to_stop = True
-            with contextlib.suppress(BlockingIOError):  # so full of questions that it wakes up in any case
-                os.write(self._questions, _WAKE_UP)
+            self._wake_up()
+
+    def look_soon(self) -> None:
+        """Have ``look`` called within milliseconds."""
+        with self._open:
+            if self._pid == os.getpid() and not self._is_told_to_stop:
+                self._wake_up()
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # so full of questions that it wakes up in any case
+            os.write(self._questions, _WAKE_UP)
 
     def close(self) -> None:
         """Let go of the pipe and the file; the thread does so when it ends."""
@@ -114,11 +134,11 @@ def has_groups() -> bool:
     return bool(getattr(world, "pg_names", None))
 
 
-def start_answering(cell_path: str) -> NumbersThread | None:
+def start_answering(cell_path: str, look: Callable[[], bool] = lambda: False) -> NumbersThread | None:
     """Start the thread; None where it cannot be had, which costs the answers and nothing else."""
     thread = None
     try:
-        thread = NumbersThread(cell_path)
+        thread = NumbersThread(cell_path, look)
         thread.start()
     except (OSError, RuntimeError) as error:  # RuntimeError: pids.max, RLIMIT_NPROC
         logger.debug("nobody can ask this rank how far it is in its collectives: %s", error)
@@ -126,6 +146,12 @@ def start_answering(cell_path: str) -> NumbersThread | None:
             thread.close()
         return None
     return thread
+
+
+def _last_of(questions: bytes) -> str:
+    """Return the last one, which is waited for; an empty one asks for nothing."""
+    lines = questions.decode("ascii", errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line), "")
 
 
 def answers_to(question: str) -> Iterator[str]:

@@ -74,7 +74,7 @@ class ErrorRecord(NamedTuple):
     earlier: str | None = None
     """What the rank had raised, and caught, right before: the first line of that."""
     is_caught: bool = False
-    """Nothing refers to it any more: the rank has caught it, and has ended handling it."""
+    """The rank has caught it, and has ended handling it; something may still refer to it."""
 
     def first_line(self) -> str:
         """Type and first line of the message, the thread, unless that is the main one, and what was raised before."""

@@ -57,6 +57,41 @@ def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("is_kept", [False, True], ids=["freed", "kept"])
+@pytest.mark.parametrize(
+    ("fault", "kind", "why"),
+    [
+        ("deadlock", "hang", "outside any collective"),
+        ("sigkill", "failure", "killed by SIGKILL"),
+        ("exit", "failure", "ended by itself, without an exception"),
+        ("exception", "failure", "raised RuntimeError"),
+    ],
+)
+def test_a_rank_that_has_caught_its_exception_and_waits_is_no_culprit(
+    launch: Callable[..., Any], tmp_path: Path, fault: str, kind: str, why: str, is_kept: bool
+) -> None:
+    job = launch(
+        *("skips_a_batch.py", fault, *(["--kept"] if is_kept else [])),
+        nproc=3,
+        options=["--max-restarts", 1],
+        env={"FT_PY_SPY": "none", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        rank_section_timeouts="setup:60,step:1.5,checkpointing:60",
+        rank_out_of_section_timeout=10,
+        stack_capture_timeout=10,
+    )
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    told = "\n".join(incident.summary())
+    assert incident.kind == kind, told
+    if is_kept and incident.why.startswith("likely: raised ValueError"):
+        assert fault in ("exit", "exception"), told  # so soon after it that it may be how rank 1 is ending, too
+        return
+    assert [rank.rank for rank in incident.culprits] == [0], told
+    assert why in incident.why, told
+
+
+@pytest.mark.long
 def test_it_is_told_how_far_each_rank_is_in_its_collectives(trouble: Callable[..., Any]) -> None:
     job = trouble("deadlock")
 

@@ -8,15 +8,16 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from resilience_core.errors import StopTraining
-from resilience_core.monitoring.error_capture import leave_error, note_error
+from resilience_core.monitoring.error_capture import leave_error, look_for_caught, note_error, tell_of_errors
 from resilience_core.monitoring.freed import call_when_freed
 from resilience_core.protocol.cell import Cell
-from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.cell_layout import ERROR_TEXT, ITERATION
 from resilience_core.protocol.error_record import ErrorRecord, parse_error
 
 
@@ -63,6 +64,109 @@ def test_what_is_being_handled_or_kept_may_be_the_cause(cell: Cell) -> None:
     assert may_be_why(cell), "a script may keep it until it has cleaned up"
     kept.clear()
     assert not may_be_why(cell)
+
+
+def look() -> bool:
+    """Look from another thread; whether to look again."""
+    found: list[bool] = []
+    looking = threading.Thread(target=lambda: found.append(look_for_caught()))
+    looking.start()
+    looking.join()
+    return found[0]
+
+
+def test_what_is_kept_was_caught_once_its_thread_neither_handles_it_nor_is_on_the_way_out(cell: Cell) -> None:
+    told: list[bool] = []
+    tell_of_errors(lambda: told.append(True))
+    assert not look(), "nothing was noted"
+    kept: list[BaseException] = []
+    try:
+        leave(ValueError, "a bad batch")
+    except ValueError as error:
+        assert look(), "it is being handled"
+        assert may_be_why(cell)
+        kept.append(error)
+    assert not look()
+    assert left(cell).is_caught
+    assert (told, look()) == ([True], False)
+    assert kept, "nothing has freed it"
+
+
+def test_without_somebody_who_looks_what_is_kept_may_be_the_cause(cell: Cell) -> None:
+    kept: list[BaseException] = []
+    try:
+        leave(ValueError, "a bad batch")
+    except ValueError as error:
+        kept.append(error)
+    assert not look()
+    assert not left(cell).is_caught
+
+
+def test_what_was_noted_last_is_looked_after(cell: Cell) -> None:
+    tell_of_errors(lambda: None)
+    kept: list[BaseException] = []
+    with contextlib.suppress(RuntimeError):
+        try:
+            leave(ValueError, "a bad batch")
+        except ValueError as error:
+            kept.append(error)
+        try:
+            leave(RuntimeError, "a lost loader")
+        except RuntimeError as error:
+            kept.append(error)
+            assert look()
+            raise
+    assert not look()
+    assert (left(cell).type, left(cell).is_caught) == ("RuntimeError", True)
+
+
+def test_what_was_kept_and_is_raised_again_is_on_its_way_again(cell: Cell) -> None:
+    tell_of_errors(lambda: None)
+    kept: list[BaseException] = []
+    try:
+        leave(ValueError, "a bad batch")
+    except ValueError as error:
+        kept.append(error)
+    assert not look()
+    try:
+        try:
+            raise kept.pop()
+        except ValueError as error:
+            note_error(error)
+            raise
+    except ValueError:
+        assert not left(cell).is_caught
+        assert look()
+    assert left(cell).is_caught
+
+
+def test_what_has_left_the_program_or_is_a_stop_is_looked_after_no_more(cell: Cell) -> None:
+    tell_of_errors(lambda: None)
+    kept: list[BaseException] = []
+    try:
+        leave(ValueError, "a bad batch")
+    except ValueError as error:
+        leave_error(error)
+        kept.append(error)
+    assert not look()
+    assert (left(cell).is_uncaught, left(cell).is_caught) == (True, False)
+    try:
+        leave(StopTraining, "enough")
+    except StopTraining as error:
+        assert look()
+        kept.append(error)
+    assert not look()
+    assert (left(cell).is_deliberate, left(cell).is_caught) == (True, False)
+
+
+def test_a_rank_that_has_gone_on_is_looked_after_no_more(cell: Cell) -> None:
+    tell_of_errors(lambda: None)
+    try:
+        leave(ValueError, "a bad batch")
+    except ValueError:
+        cell.words[ITERATION] = 7
+        assert not look()
+    assert not look()
 
 
 def test_what_is_raised_in_the_course_of_another_keeps_both(cell: Cell) -> None:

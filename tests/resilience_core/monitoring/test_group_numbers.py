@@ -227,6 +227,36 @@ def test_the_answer_to_another_question_is_none(thread: NumbersThread, tmp_path:
     assert second.answered(in_a_minute())
 
 
+def test_it_looks_before_each_answer_and_again_until_there_is_nothing_to_look_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    has_looked = threading.Semaphore(0)
+    goes_on = iter([True, True, True, False, False])
+
+    def look() -> bool:
+        looked.append("look")
+        has_looked.release()
+        return next(goes_on)
+
+    def answers(question: str) -> list[str]:
+        looked.append(question)
+        return []
+
+    monkeypatch.setattr(group_numbers, "answers_to", answers)
+    looking = start_answering(str(tmp_path / "cell"), look)
+    assert looking is not None
+    looking.look_soon()
+    for _ in range(4):
+        assert has_looked.acquire(timeout=60)
+    name = ask({0: str(tmp_path / "cell")}).name
+    assert has_looked.acquire(timeout=60)
+    looking.stop()
+    looking.join(60)
+    looking.look_soon()
+    assert looked == [*["look"] * 5, name]
+
+
 def test_the_thread_handles_no_signal_of_the_process(thread: NumbersThread, tmp_path: Path) -> None:
     """A handler of Python would run late: the main thread would not be woken."""
     ask({0: str(tmp_path / "cell")}).answered(in_a_minute())

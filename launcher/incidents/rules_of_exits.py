@@ -46,7 +46,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         kills = [e for e in deaths if e.was_killed and _is_close(deaths[0], e)]
         first = kills[0] if kills else deaths[0]
         if raised and when_raised(raised[0]) < _latest(first, group) - NOTICED_LATE_NS:
-            return _of_exceptions(raised, group, has_others)
+            return _of_exceptions_before(first, deaths, raised, group, has_others)
         if exited and _is_before(exited[0], first):
             return _of_exits([*exited, *deaths], group, has_others)
         found = _of_deaths(first, deaths)
@@ -61,6 +61,8 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return gone_first
         found = _of_exceptions(raised, group, has_others)
         gone = sorted([*exited, *ended_without_record(group)], key=_when_noticed)
+        if gone and gone[0] in exited and _lived_on(raised, gone[0]) and not may_be_of_another(raised[0].error):
+            return _beside(gone[:1], NO_RECORD, found, raised)
         if not gone or not _may_be_before(gone[0], raised):
             return found
         if gone[0] not in exited:
@@ -69,6 +71,41 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return _doubted(found, "another rank has ended without an exception on record")
         return _doubted(_of_exits(exited, group, has_others), f"another rank raised {kinds_of(raised)}")
     return _of_exits(exited, group, has_others) if exited else None
+
+
+def _of_exceptions_before(
+    first: Evidence, deaths: Group, raised: Group, group: Group, has_others: bool
+) -> Attribution:
+    """Attribute a failure where others had raised before the first death.
+
+    One that still lived then, and has not left its program by that, may have been handling what it can go on after: a
+    save that it tries again after a pause, say.
+    """
+    found = _of_exceptions(raised, group, has_others)
+    if not _may_go_on(raised, _latest(first, group)):
+        return found
+    death = _of_deaths(first, deaths)
+    if first.was_killed:
+        return _beside([e for e in group if e.local_rank in death.local_ranks], f"was {death.why}", found, raised)
+    # It may have crashed in what it took down for want of the one that raised.
+    return _doubted(found, f"another rank was {death.why.removeprefix('likely: ').partition(';')[0]} meanwhile")
+
+
+def _may_go_on(raised: Group, end_ns: int) -> bool:
+    """Return whether all that raised still lived at a time, and none of them had left its program by that."""
+    return not any(0 < e.ended_ns <= end_ns or (e.error is not None and e.error.is_uncaught) for e in raised)
+
+
+def _lived_on(raised: Group, exited: Evidence) -> bool:
+    """Return whether a rank exited so long after others had raised that it can be told, and these still lived."""
+    return exited.ended_ns >= when_raised(raised[0]) + AT_ONCE_NS and _may_go_on(raised, exited.ended_ns)
+
+
+def _beside(others: Group, how: str, found: Attribution, raised: Group) -> Attribution:
+    """Name others beside one that had raised before, and that may go on after what it handles."""
+    ranks = tuple(sorted({*ranks_of(others), *found.local_ranks}))
+    why = f"one rank {how}, and another had raised {kinds_of(raised[:1])} before"
+    return Attribution(ranks, f"likely: {why}; not certain, since that one had not ended, and may go on after that")
 
 
 def ended_without_record(group: Group) -> list[Evidence]:

@@ -26,14 +26,14 @@ from typing import Any
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.errors import ResilienceError, StopTraining
 from resilience_core.monitoring.error_words import message_of, tells_of_loss, type_name
-from resilience_core.monitoring.first_seen import FirstSeen, first_seen, mark_seen, root_of, seen_at
+from resilience_core.monitoring.first_seen import FirstSeen, first_seen, links_of, mark_seen, root_of, seen_at
 from resilience_core.monitoring.freed import call_when_freed
 from resilience_core.monitoring.process_hooks import detach_clients
 from resilience_core.monitoring.propagation import Propagation
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import ERROR_TEXT
 from resilience_core.protocol.cell_view import CellView
-from resilience_core.protocol.error_record import ErrorRecord, as_text, parse_error
+from resilience_core.protocol.error_record import LONGEST_EARLIER, ErrorRecord, as_text, parse_error
 from resilience_core.protocol.figures import DONE
 
 __all__ = [
@@ -181,10 +181,11 @@ def keeping_on_record(error: BaseException | None) -> Iterator[None]:
 
 def _last_noted(error: BaseException) -> ErrorRecord | None:
     """Return the record of an exception, if it is the one that this rank is on its way out with."""
-    if _cell is not None and os.getpid() == _pid and (seen := first_seen(error)) is not None:
+    if _cell is not None and os.getpid() == _pid:
         with contextlib.suppress(Exception):
-            noted = _current(_cell, _cell.view())
-            return noted if noted is not None and noted.at_ns == seen[0] else None
+            view = _cell.view()
+            noted, seen = _current(_cell, view), first_seen(links_of(error, view), view)
+            return noted if noted is not None and seen is not None and noted.at_ns == seen.at_ns else None
     return None
 
 
@@ -273,9 +274,10 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
     now_ns = time.monotonic_ns()
     done = _figures[DONE] if _figures is not None else -1
     here = (now_ns, youngest.name if youngest else None, view.iteration, done == view.iteration if done >= 0 else None)
-    at_ns, section, iteration, is_step_done = first = first_seen(error) or FirstSeen(*here)
+    links = links_of(error, view)
+    at_ns, section, iteration, is_step_done = first = first_seen(links, view) or FirstSeen(*here)
     mark_seen(error, first)
-    root = root_of(error)
+    root = root_of(links)
     return ErrorRecord(
         type=type_name(error),
         message=message_of(error),
@@ -289,4 +291,9 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
         is_deliberate=isinstance(error, StopTraining) and error.is_final,
         thread=thread,
         is_step_done=is_step_done,
+        earlier=_first_line(links[1]) if isinstance(error, SystemExit) and len(links) > 1 else None,
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return ErrorRecord(type_name(error), message_of(error)).first_line()[:LONGEST_EARLIER]

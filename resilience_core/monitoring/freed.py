@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable
 
@@ -21,7 +22,8 @@ class _Watched:
 def call_when_freed(error: BaseException, call: Callable[..., None], *arguments: object) -> None:
     """Call something once nothing refers to an exception any more, but not when the process exits.
 
-    Of several calls for one exception the first one counts. An exception that refuses attributes is not watched.
+    The interpreter lets go of a ``SystemExit`` before that, with no frame of Python left. Of several calls for one
+    exception the first one counts. An exception that refuses attributes is not watched.
 
     Args:
         error: The exception.
@@ -32,4 +34,12 @@ def call_when_freed(error: BaseException, call: Callable[..., None], *arguments:
         if not hasattr(error, _WATCHED):
             watched = _Watched()
             setattr(error, _WATCHED, watched)
-            weakref.finalize(watched, call, *arguments).atexit = False
+            weakref.finalize(watched, _call_from_code, call, arguments).atexit = False
+
+
+def _call_from_code(call: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    try:
+        sys._getframe(2)  # beside this function and the finalizer, which is one of Python's own
+    except ValueError:
+        return
+    call(*arguments)

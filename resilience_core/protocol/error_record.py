@@ -18,6 +18,7 @@ from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.figures import CHECKPOINTING
 
 __all__ = [
+    "LONGEST_EARLIER",
     "VERSION",
     "ErrorRecord",
     "as_text",
@@ -32,7 +33,7 @@ VERSION = 5
 _AT_LENGTH_NS = 60_000_000_000
 """What a rank raises this long after another exception has hardly to do with that."""
 
-_LONGEST_EARLIER = 300
+LONGEST_EARLIER = 300
 
 _CONSEQUENCES = re.compile(
     r"gloo/transport/|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier"
@@ -72,7 +73,7 @@ class ErrorRecord(NamedTuple):
     """The training step that the rank had begun last had ended when it was first seen; None where steps are not told
     of, or none has ended yet."""
     earlier: str | None = None
-    """What the rank had raised, and caught, right before: the first line of that."""
+    """What the rank had raised, and caught, right before, or was handling when it exited: the first line of that."""
     is_caught: bool = False
     """The rank has caught it, and has ended handling it; something may still refer to it."""
 
@@ -96,9 +97,10 @@ class ErrorRecord(NamedTuple):
         """Return whether a rank may fail, or have failed, by it.
 
         A rank that has caught it, and has shown no other sign since, may wait for others as they do: then it fails by
-        it only where it ends with 1, as a script does that has given up.
+        it only where it ends with 1, as a script does that has given up. The loss of a peer tells of a victim though it
+        was caught.
         """
-        return self.is_current(view) and (not self.is_caught or exit_code == 1)
+        return self.is_current(view) and (not self.is_caught or exit_code == 1 or self.is_consequence)
 
     def raised_after(self, before: ErrorRecord) -> ErrorRecord:
         """Return the record with what the rank had raised, and caught, right before.
@@ -108,10 +110,10 @@ class ErrorRecord(NamedTuple):
         """
         if before.at_ns == self.at_ns or before[:2] == self[:2]:  # the same, on its way out, or raised in its course
             is_victim = before.is_consequence and before.earlier is not None
-            return self._replace(earlier=before.earlier, is_consequence=self.is_consequence or is_victim)
+            return self._replace(earlier=before.earlier or self.earlier, is_consequence=self.is_consequence or is_victim)
         if self.at_ns - before.noted_ns > _AT_LENGTH_NS:
             return self
-        earlier = before.earlier or before.first_line()[:_LONGEST_EARLIER]
+        earlier = before.earlier or before.first_line()[:LONGEST_EARLIER]
         return self._replace(earlier=earlier, is_consequence=self.is_consequence or before.is_consequence)
 
 

@@ -63,7 +63,7 @@ def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
     [
         ("deadlock", "hang", "outside any collective"),
         ("sigkill", "failure", "killed by SIGKILL"),
-        ("exit", "failure", "ended by itself, without an exception"),
+        ("exit", "failure", "raised SystemExit"),
         ("exception", "failure", "raised RuntimeError"),
     ],
 )

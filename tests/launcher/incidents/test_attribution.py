@@ -127,8 +127,43 @@ def test_the_same_exception_on_all_ranks_is_everybodys() -> None:
 
 def test_an_exception_long_before_a_death_is_the_cause_and_one_after_it_is_not() -> None:
     killed = rank(0, exit_code=-9, ended_ns=OWN.at_ns + S)
-    assert culprits(rank(1, error=OWN), killed) == (1,)
+    assert culprits(rank(1, error=OWN, exit_code=1, ended_ns=OWN.at_ns + 1), killed) == (1,)
+    assert culprits(rank(1, error=OWN._replace(is_uncaught=True)), killed) == (1,)
     assert culprits(rank(1, error=OWN._replace(at_ns=OWN.at_ns + S)), killed) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "who", "why"),
+    [
+        (
+            3,
+            (0, 1),
+            "likely: one rank ended by itself, without an exception on record, and another had raised ValueError "
+            "before; not certain, since that one had not ended, and may go on after that",
+        ),
+        (
+            -9,
+            (0, 1),
+            "likely: one rank was killed by SIGKILL, and another had raised ValueError before; "
+            "not certain, since that one had not ended, and may go on after that",
+        ),
+        (
+            -11,
+            (1,),
+            "likely: raised ValueError, and has not ended yet; not certain, since another rank was killed by SIGSEGV "
+            "meanwhile",
+        ),
+    ],
+)
+@pytest.mark.parametrize("later", [{}, {"exit_code": -15, "ended_ns": OWN.at_ns + S + 1}], ids=["lives", "ended later"])
+def test_who_lives_after_an_exception_may_go_on_after_it_when_another_one_dies(
+    exit_code: int, who: tuple[int, ...], why: str, later: dict[str, Any]
+) -> None:
+    """Say, a rank that waits before it tries to save once more, when another one is killed for its memory."""
+    blame = attribute([rank(0, exit_code=exit_code, ended_ns=OWN.at_ns + S), rank(1, error=OWN, **later)])
+    assert blame.local_ranks == who
+    expected = why if not later else why.replace("raised ValueError, and has not ended yet", "raised ValueError")
+    assert blame.why == expected
 
 
 def test_several_that_are_killed_from_outside_are_all_named() -> None:
@@ -188,19 +223,19 @@ RAISED = {"error": OWN}
         ({"exit_code": -6, "ended_ns": AT - S // 500}, RAISED, True, "likely: ended .*another rank raised ValueError"),
         (
             {"exit_code": 9, "ended_ns": AT + S // 20},
-            RAISED,
+            {"error": OWN._replace(is_uncaught=True)},
             False,
             "likely: raised ValueError.* another rank has ended",
         ),
         (
             {"exit_code": 9, "ended_ns": AT + S},  # its connections were closed before
-            RAISED,
+            {"error": OWN._replace(is_uncaught=True)},
             False,
             "likely: raised ValueError, and has not ended yet; not certain, since another rank has ended",
         ),
         (
             {"exit_code": 9, "ended_ns": AT + 3 * S},
-            RAISED,
+            {"error": OWN._replace(is_uncaught=True)},
             False,
             "raised ValueError before any other failure was seen, and",
         ),

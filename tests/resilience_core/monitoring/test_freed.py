@@ -238,6 +238,42 @@ def test_an_exception_can_be_sent_to_a_process_without_this_package(tmp_path: Pa
     assert done.stdout == "ValueError('a bad batch') False\n", done.stderr
 
 
+EXITS = """
+import os, sys
+from resilience_core.monitoring.error_capture import note_error, record_errors_in
+from resilience_core.protocol.cell import Cell
+
+record_errors_in(Cell(os.environ["FT_CELL"]))
+
+def leave(kind, *arguments):
+    try:
+        raise kind(*arguments)
+    except BaseException as raised:
+        note_error(raised)
+        raise
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "is_caught"),
+    [
+        ("leave(SystemExit, 1)", False),
+        ("try:\n    leave(SystemExit, 1)\nfinally:\n    print('ends')", False),
+        ("try:\n    leave(SystemExit, 1)\nexcept SystemExit:\n    pass", True),
+        ("try:\n    leave(ValueError)\nexcept ValueError:\n    pass\nsys.exit(1)", True),
+    ],
+)
+def test_an_exit_that_leaves_the_program_is_not_caught_though_the_interpreter_frees_it(
+    tmp_path: Path, end: str, is_caught: bool
+) -> None:
+    """What runs at exit may take seconds, and the rank must not be taken for one that has done its work meanwhile."""
+    with contextlib.closing(Cell.create(str(tmp_path / "cell"))) as cell:
+        command = [sys.executable, "-c", EXITS + end]
+        subprocess.run(command, env={**os.environ, "FT_CELL": cell.path}, timeout=60, check=False)
+        assert left(cell).is_caught is is_caught
+
+
 class Refuses(Exception):
     def __setattr__(self, name: str, value: object) -> None:
         raise TypeError("no attributes")

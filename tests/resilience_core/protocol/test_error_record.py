@@ -22,7 +22,7 @@ from resilience_core.monitoring.error_capture import (
     stop_recording,
 )
 from resilience_core.protocol.cell import Cell
-from resilience_core.protocol.cell_layout import ERROR_TEXT, FIRST_SECTION, ITERATION
+from resilience_core.protocol.cell_layout import CLOSED, ERROR_TEXT, FIRST_SECTION, ITERATION, NO_LIMIT
 from resilience_core.protocol.error_record import (
     VERSION,
     ErrorRecord,
@@ -126,6 +126,86 @@ def test_what_was_raised_and_caught_right_before_is_on_record(
     assert (record.type, record.earlier, record.is_consequence) == ("ValueError", f"RuntimeError: {caught}", is_victim)
 
 
+def go_on_in_the_handler(cell: Cell, since: str, second: BaseException) -> ErrorRecord:
+    """Note an exception, do something in its handler, and note another one there."""
+    word = cell.add_section("step")
+    other = cell.add_section("teardown")
+    cell.words[ITERATION] = 5
+    cell.words[word + 1], cell.words[word] = time.monotonic_ns(), NO_LIMIT
+    try:
+        raise ValueError("bad batch")
+    except ValueError as first:
+        note_error(first)
+        cell.words[word] = CLOSED
+        if since == "next step":
+            cell.words[ITERATION] = 6
+        opened = other if since == "clean-up" else word
+        cell.words[opened + 1], cell.words[opened] = time.monotonic_ns(), NO_LIMIT
+        try:
+            raise second
+        except type(second) as error:
+            note_error(error)
+    record = left(cell)
+    assert record is not None
+    return record
+
+
+@pytest.mark.parametrize("since", ["next step", "same step"])
+def test_what_a_rank_raises_that_goes_on_in_a_handler_does_not_come_from_what_it_handles(
+    cell: Cell, since: str
+) -> None:
+    """As with ``except MemoryError: train(smaller)``: all later exceptions have the first one as their context."""
+    record = go_on_in_the_handler(cell, since, RuntimeError("Connection closed by peer"))
+    assert (record.type, record.is_consequence) == ("RuntimeError", True)
+    assert record.iteration == (6 if since == "next step" else 5)
+    assert record.is_current(cell.view())
+    assert record.may_be_why(cell.view(), None)
+
+
+def test_what_a_clean_up_raises_in_a_section_of_its_own_comes_from_what_it_handles(cell: Cell) -> None:
+    record = go_on_in_the_handler(cell, "clean-up", RuntimeError("Connection closed by peer"))
+    assert (record.type, record.is_consequence) == ("RuntimeError", False)
+
+
+def test_what_was_kept_and_is_raised_again_after_the_rank_has_gone_on_is_seen_anew(cell: Cell) -> None:
+    cell.words[ITERATION] = 5
+    kept = raised(ValueError("bad batch"))
+    note_error(kept)
+    before = left(cell)
+    cell.words[ITERATION] = 6
+    note_error(raised(kept))
+    again = left(cell)
+    assert before is not None
+    assert again is not None
+    assert (before.iteration, again.iteration) == (5, 6)
+    assert again.at_ns > before.at_ns
+    assert again.is_current(cell.view())
+
+
+def test_the_loss_of_a_peer_tells_of_a_victim_though_it_was_caught(cell: Cell) -> None:
+    for message, may_be in (("Connection closed by peer", True), ("bad batch", False)):
+        caught = ErrorRecord("RuntimeError", message, is_consequence=may_be, is_caught=True)
+        assert caught.may_be_why(cell.view(), None) is may_be
+
+
+def test_an_exit_tells_of_the_exception_in_whose_handler_it_is(cell: Cell) -> None:
+    try:
+        try:
+            raise KeyError("x")
+        except KeyError:
+            sys.exit(1)
+    except SystemExit as error:
+        note_error(error)
+    record = left(cell)
+    assert record is not None
+    assert record.first_line() == "SystemExit: 1 (after KeyError: 'x')"
+    assert "in test_an_exit_tells_of" in record.traceback
+    note_error(raised(SystemExit(2)))
+    record = left(cell)
+    assert record is not None
+    assert record.message == "2"
+
+
 def test_what_was_caught_is_no_more_told_once_the_rank_has_gone_on(cell: Cell) -> None:
     lost = RuntimeError("Connection closed by peer")
     note_error(raised(lost))
@@ -157,10 +237,10 @@ def test_a_lost_peer_is_known_for_a_consequence_even_where_it_is_wrapped(cell: C
     assert record.is_consequence
 
 
-@pytest.mark.parametrize("following", [OSError("no such folder"), SystemExit(1)])
+@pytest.mark.parametrize("kind", [OSError, SystemExit])
 @pytest.mark.parametrize("is_hidden", [False, True])
 def test_what_fails_while_a_lost_peer_is_handled_comes_from_that_loss(
-    cell: Cell, following: BaseException, is_hidden: bool
+    cell: Cell, kind: type[BaseException], is_hidden: bool
 ) -> None:
     """A clean-up that fails, an own exception, ``sys.exit(1)``; and ``from None`` does not hide it."""
     for first, is_one in ((RuntimeError("Timed out waiting 1500ms for recv"), True), (ValueError("bad batch"), False)):
@@ -169,13 +249,14 @@ def test_what_fails_while_a_lost_peer_is_handled_comes_from_that_loss(
                 raise first
             except Exception:
                 if is_hidden:
-                    raise following from None
-                raise following  # noqa: B904 - as careless code does
+                    raise kind(1) from None
+                raise kind(1)  # noqa: B904 - as careless code does
         except BaseException as error:
             note_error(error)
         record = left(cell)
         assert record is not None
         assert record.is_consequence is is_one
+        cell.write_text(ERROR_TEXT, "")
 
 
 class Several(Exception):

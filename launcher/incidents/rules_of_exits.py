@@ -61,7 +61,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return gone_first
         found = _of_exceptions(raised, group, has_others)
         gone = sorted([*exited, *ended_without_record(group)], key=_when_noticed)
-        if gone and gone[0] in exited and _lived_on(raised, gone[0]) and not may_be_of_another(raised[0].error):
+        if gone and gone[0] in exited and _lived_on(raised, gone[0].ended_ns) and not may_be_of_another(raised[0].error):
             return _beside(gone[:1], NO_RECORD, found, raised)
         if not gone or not _may_be_before(gone[0], raised):
             return found
@@ -85,20 +85,18 @@ def _of_exceptions_before(
     if not _may_go_on(raised, _latest(first, group)):
         return found
     death = _of_deaths(first, deaths)
-    if first.was_killed:
-        return _beside([e for e in group if e.local_rank in death.local_ranks], f"was {death.why}", found, raised)
-    # It may have crashed in what it took down for want of the one that raised.
-    return _doubted(found, f"another rank was {death.why.removeprefix('likely: ').partition(';')[0]} meanwhile")
+    why = death.why.removeprefix("likely: ").partition(";")[0]
+    return _beside([e for e in group if e.local_rank in death.local_ranks], f"was {why}", found, raised)
 
 
-def _may_go_on(raised: Group, end_ns: int) -> bool:
+def _may_go_on(raised: Group, end_ns: float) -> bool:
     """Return whether all that raised still lived at a time, and none of them had left its program by that."""
     return not any(0 < e.ended_ns <= end_ns or (e.error is not None and e.error.is_uncaught) for e in raised)
 
 
-def _lived_on(raised: Group, exited: Evidence) -> bool:
-    """Return whether a rank exited so long after others had raised that it can be told, and these still lived."""
-    return exited.ended_ns >= when_raised(raised[0]) + AT_ONCE_NS and _may_go_on(raised, exited.ended_ns)
+def _lived_on(raised: Group, failed_ns: float) -> bool:
+    """Return whether another rank failed so long after these had raised that it can be told, and these still lived."""
+    return failed_ns >= when_raised(raised[0]) + AT_ONCE_NS and _may_go_on(raised, failed_ns)
 
 
 def _beside(others: Group, how: str, found: Attribution, raised: Group) -> Attribution:
@@ -223,6 +221,9 @@ def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution
     # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
     is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
     before = BEFORE if is_first and not first.may_be_upset else ""
+    second = _raised_meanwhile(first, raised)
+    if second is not None and not likely and not has_others and _lived_on([first], when_raised(second)):
+        return _beside([second], f"raised {kinds_of([second])}", Attribution((first.local_rank,), ""), [first])
     if not likely and not has_others and (doubt := _may_be_later(first, raised, group)):
         return _doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)
     later = "" if first.exit_code is not None else NOT_ENDED

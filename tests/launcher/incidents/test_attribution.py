@@ -149,9 +149,9 @@ def test_an_exception_long_before_a_death_is_the_cause_and_one_after_it_is_not()
         ),
         (
             -11,
-            (1,),
-            "likely: raised ValueError, and has not ended yet; not certain, since another rank was killed by SIGSEGV "
-            "meanwhile",
+            (0, 1),
+            "likely: one rank was killed by SIGSEGV, and another had raised ValueError before; "
+            "not certain, since that one had not ended, and may go on after that",
         ),
     ],
 )
@@ -161,9 +161,7 @@ def test_who_lives_after_an_exception_may_go_on_after_it_when_another_one_dies(
 ) -> None:
     """Say, a rank that waits before it tries to save once more, when another one is killed for its memory."""
     blame = attribute([rank(0, exit_code=exit_code, ended_ns=OWN.at_ns + S), rank(1, error=OWN, **later)])
-    assert blame.local_ranks == who
-    expected = why if not later else why.replace("raised ValueError, and has not ended yet", "raised ValueError")
-    assert blame.why == expected
+    assert (blame.local_ranks, blame.why) == (who, why)
 
 
 def test_several_that_are_killed_from_outside_are_all_named() -> None:
@@ -1130,8 +1128,15 @@ def test_who_has_raised_first_is_no_fact_where_another_raised_while_it_lived() -
     first = rank(0, error=OWN._replace(type="TrainError", at_ns=50 * S), exit_code=1, ended_ns=52 * S)
     late = rank(1, error=OWN._replace(at_ns=51 * S))
     known = attribute([first, late])
-    assert known.local_ranks == (0,)
+    assert known.local_ranks == (0, 1)
     assert known.why == (
+        "likely: one rank raised ValueError, and another had raised TrainError before; "
+        "not certain, since that one had not ended, and may go on after that"
+    )
+    assert first.error is not None
+    left = attribute([first._replace(error=first.error._replace(is_uncaught=True)), late])
+    assert left.local_ranks == (0,)
+    assert left.why == (
         "likely: raised TrainError; not certain, since another rank raised ValueError before that one had ended"
     )
     after = rank(1, error=OWN._replace(at_ns=53 * S))

@@ -142,8 +142,8 @@ MUTANTS_OF_FIGURES = (
     Mutant(
         "a save in another thread holds up the steps",
         _BESIDE,
-        " or threading.current_thread() is not threading.main_thread()",
-        "",
+        "step.opened_ns > since_ns or not _is_main_thread()",
+        "step.opened_ns > since_ns",
         _CLIENT_SAVES,
     ),
     Mutant(

@@ -48,14 +48,14 @@ MUTANTS_OF_LEFT_SECTIONS = (
     Mutant(
         "who trains on in the handler of an exception is still on the way out with it",
         "resilience_core/monitoring/error_capture.py",
-        "            noted = _current(_cell, _cell.view())\n",
-        "            noted = parse_error(_cell.read_text(ERROR_TEXT))\n",
+        "            noted, seen = _current(_cell, view), first_seen",
+        "            noted, seen = parse_error(_cell.read_text(ERROR_TEXT)), first_seen",
         ("tests/resilience_core/protocol/test_error_record.py",),
     ),
     Mutant(
         "a save keeps any exception on record, whichever is handled",
         "resilience_core/monitoring/error_capture.py",
-        "noted is not None and noted.at_ns == seen[0]",
+        "noted is not None and seen is not None and noted.at_ns == seen.at_ns",
         "noted is not None",
         ("tests/resilience_core/protocol/test_error_record.py",),
     ),

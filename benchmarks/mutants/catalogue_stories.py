@@ -116,14 +116,14 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "who has raised first is a fact though another raised while it lived",
-        "incidents/rules_of_exits",
+        "incidents/rules_of_exceptions",
         "    if second is not None and second.error is not None:",
         "    if False:",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     _mutant(
         "who has raised is a fact though another rank sleeps where nobody waits",
-        "incidents/rules_of_exits",
+        "incidents/rules_of_exceptions",
         "    if apart := asleep_apart(group):",
         "    if apart := ():",
         ("tests/launcher/incidents/test_attribution.py",),
@@ -144,7 +144,7 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "ranks that raised the same after different exceptions are all named as a fact",
-        "incidents/rules_of_exits",
+        "incidents/rules_of_exceptions",
         " and len({e.error and e.error.earlier for e in same}) == 1",
         "",
         _HANGS,
@@ -221,7 +221,7 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "a rank that has just closed its connections, and ends with 0, is no reason for doubt",
-        "incidents/rules_of_exits",
+        "incidents/rules_of_exceptions",
         "for e in left_before(group, TAKEN_DOWN_NS) if",
         "for e in left_before(group, NOTICED_LATE_NS) if",
         _HANGS,
@@ -249,7 +249,7 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "who has ended with 0 is no doubt of one that raised after that",
-        "incidents/rules_of_exits",
+        "incidents/rules_of_exceptions",
         "for e in left_before(group, TAKEN_DOWN_NS) if",
         "for e in left_before((), TAKEN_DOWN_NS) if",
         ("tests/launcher/incidents/test_attribution.py",),

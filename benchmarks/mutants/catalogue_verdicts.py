@@ -443,7 +443,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "an error that our own signal has caused is told as if it had come by itself",
-        "launcher/incidents/rules_of_exits.py",
+        "launcher/incidents/rules_of_exceptions.py",
         '    why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""\n',
         '    why = ""\n',
         ("tests/launcher/incidents/test_attribution.py",),
@@ -583,7 +583,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "a rank that has waited in vain is named as a fact",
-        "launcher/incidents/rules_of_exits.py",
+        "launcher/incidents/rules_of_exceptions.py",
         "if (peers or has_others) and may_be_of_another(first.error)",
         "if False",
         ("tests/launcher/incidents/test_attribution.py",),
@@ -653,7 +653,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "what several raise is a fact while others live",
-        "launcher/incidents/rules_of_exits.py",
+        "launcher/incidents/rules_of_exceptions.py",
         "is_everybody = not has_others and len(same) == len(group) and",
         "is_everybody = not has_others and",
         ("tests/launcher/incidents/test_attribution.py",),

@@ -10,7 +10,6 @@ from launcher.incidents.attributed import (
     AT_ONCE_NS,
     NOTICED_LATE_NS,
     PERHAPS_FOR_ANOTHER,
-    SEVERAL_RAISED_IT,
     TAKEN_DOWN_NS,
     Attribution,
     Group,
@@ -20,15 +19,14 @@ from launcher.incidents.attributed import (
     when_raised,
 )
 from launcher.incidents.error_kinds import may_be_of_another
-from launcher.incidents.rules_of_leaving import left_before, left_before_all
+from launcher.incidents.rules_of_exceptions import BEFORE, beside, doubted, lived_on, may_go_on, of_exceptions
+from launcher.incidents.rules_of_leaving import left_before_all
 from launcher.processes.evidence import Evidence
 
-__all__ = ["BEFORE", "NOT_ENDED", "NO_RECORD", "died_or_raised", "ended_without_record"]
+__all__ = ["NO_RECORD", "died_or_raised", "ended_without_record"]
 
 _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
-BEFORE = " before any other failure was seen"
-NOT_ENDED = ", and has not ended yet"
 NO_RECORD = "ended by itself, without an exception on record"
 
 
@@ -51,59 +49,40 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return _of_exits([*exited, *deaths], group, has_others)
         found = _of_deaths(first, deaths)
         if any(_is_before(e, first) for e in ended_without_record(group)):
-            return _doubted(found, "another rank had ended before, without an exception on record")
+            return doubted(found, "another rank had ended before, without an exception on record")
         return found
     if raised:
         if gone := _gone_in_the_midst(group, raised):
             why = f"ended with 0 in section '{gone[0].open_sections[-1]}'"
-            return _doubted(Attribution(ranks_of(gone), why), f"another rank raised {kinds_of(raised)}")
+            return doubted(Attribution(ranks_of(gone), why), f"another rank raised {kinds_of(raised)}")
         if not has_others and (gone_first := left_before_all(group) or _given_up(group, raised)) is not None:
             return gone_first
-        found = _of_exceptions(raised, group, has_others)
+        found = of_exceptions(raised, group, has_others)
         gone = sorted([*exited, *ended_without_record(group)], key=_when_noticed)
-        if gone and gone[0] in exited and _lived_on(raised, gone[0].ended_ns) and not may_be_of_another(raised[0].error):
-            return _beside(gone[:1], NO_RECORD, found, raised)
+        if gone and gone[0] in exited and lived_on(raised, gone[0].ended_ns) and not _may_be_for_another(raised[0]):
+            return beside(gone[:1], NO_RECORD, found, raised)
         if not gone or not _may_be_before(gone[0], raised):
             return found
         if gone[0] not in exited:
             return _either(gone[0], found, raised)
         if gone[0].ended_ns >= when_raised(raised[0]) + AT_ONCE_NS:
-            return _doubted(found, "another rank has ended without an exception on record")
-        return _doubted(_of_exits(exited, group, has_others), f"another rank raised {kinds_of(raised)}")
+            return doubted(found, "another rank has ended without an exception on record")
+        return doubted(_of_exits(exited, group, has_others), f"another rank raised {kinds_of(raised)}")
     return _of_exits(exited, group, has_others) if exited else None
 
 
-def _of_exceptions_before(
-    first: Evidence, deaths: Group, raised: Group, group: Group, has_others: bool
-) -> Attribution:
+def _of_exceptions_before(first: Evidence, deaths: Group, raised: Group, group: Group, has_others: bool) -> Attribution:
     """Attribute a failure where others had raised before the first death.
 
     One that still lived then, and has not left its program by that, may have been handling what it can go on after: a
     save that it tries again after a pause, say.
     """
-    found = _of_exceptions(raised, group, has_others)
-    if not _may_go_on(raised, _latest(first, group)):
+    found = of_exceptions(raised, group, has_others)
+    if not may_go_on(raised, _latest(first, group)):
         return found
     death = _of_deaths(first, deaths)
     why = death.why.removeprefix("likely: ").partition(";")[0]
-    return _beside([e for e in group if e.local_rank in death.local_ranks], f"was {why}", found, raised)
-
-
-def _may_go_on(raised: Group, end_ns: float) -> bool:
-    """Return whether all that raised still lived at a time, and none of them had left its program by that."""
-    return not any(0 < e.ended_ns <= end_ns or (e.error is not None and e.error.is_uncaught) for e in raised)
-
-
-def _lived_on(raised: Group, failed_ns: float) -> bool:
-    """Return whether another rank failed so long after these had raised that it can be told, and these still lived."""
-    return failed_ns >= when_raised(raised[0]) + AT_ONCE_NS and _may_go_on(raised, failed_ns)
-
-
-def _beside(others: Group, how: str, found: Attribution, raised: Group) -> Attribution:
-    """Name others beside one that had raised before, and that may go on after what it handles."""
-    ranks = tuple(sorted({*ranks_of(others), *found.local_ranks}))
-    why = f"one rank {how}, and another had raised {kinds_of(raised[:1])} before"
-    return Attribution(ranks, f"likely: {why}; not certain, since that one had not ended, and may go on after that")
+    return beside([e for e in group if e.local_rank in death.local_ranks], f"was {why}", found, raised)
 
 
 def ended_without_record(group: Group) -> list[Evidence]:
@@ -157,14 +136,6 @@ def _given_up(group: Group, raised: Group) -> Attribution | None:
     return Attribution(ranks_of(apart), f"likely: {why} {kinds_of(raised)}, and may have done so by themselves")
 
 
-def _doubted(found: Attribution, why: str) -> Attribution:
-    """Return an attribution as likely, for one more reason where it is so already."""
-    so_far, _, reason = found.why.removeprefix("likely: ").partition("; not certain, since ")
-    so_far = so_far.replace(BEFORE, "")
-    reason = "" if PERHAPS_FOR_ANOTHER.endswith(reason) else reason  # that is what is told now
-    return found._replace(why=f"likely: {so_far}; not certain, since {f'{reason}, and ' if reason else ''}{why}")
-
-
 def _exited_by_themselves(group: Group, deaths: Group) -> list[Evidence]:
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
     may_abort = not any(e.has_gpu for e in group)
@@ -205,54 +176,6 @@ def _of_deaths(first: Evidence, deaths: Group) -> Attribution:
     return Attribution((first.local_rank,), why)
 
 
-def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
-    first = raised[0]
-    assert first.error is not None
-    same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
-    why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
-    peers = [e for e in group if e is not first]
-    likely = "likely: " if (peers or has_others) and may_be_of_another(first.error) else ""
-    why += PERHAPS_FOR_ANOTHER if likely else ""
-    is_everybody = not has_others and len(same) == len(group) and len({e.error and e.error.earlier for e in same}) == 1
-    if len(same) > 1 and not is_everybody and not likely:
-        likely, why = "likely: ", why + SEVERAL_RAISED_IT
-    if len(same) > 1:
-        return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
-    # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
-    is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
-    before = BEFORE if is_first and not first.may_be_upset else ""
-    second = _raised_meanwhile(first, raised)
-    if second is not None and not likely and not has_others and _lived_on([first], when_raised(second)):
-        return _beside([second], f"raised {kinds_of([second])}", Attribution((first.local_rank,), ""), [first])
-    if not likely and not has_others and (doubt := _may_be_later(first, raised, group)):
-        return _doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)
-    later = "" if first.exit_code is not None else NOT_ENDED
-    return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
-
-
-def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:
-    """Return why another rank may have failed before the first that raised; nothing where there is no reason."""
-    left = [e for e in left_before(group, TAKEN_DOWN_NS) if not any(0 < each.ended_ns < e.ended_ns for each in raised)]
-    if left:
-        return f"{'another rank has' if len(left) == 1 else 'others have'} ended with 0 before, or at the same time"
-    if apart := asleep_apart(group):
-        return f"another rank sleeps in {apart[0].kernel_wait}, in no collective, and may have failed before"
-    second = _raised_meanwhile(first, raised)
-    if second is not None and second.error is not None:
-        return f"another rank raised {second.error.type} before that one had ended"
-    return ""
-
-
-def _raised_meanwhile(first: Evidence, raised: Group) -> Evidence | None:
-    """Return who raised something else while the first one that did still lived: hardly for want of that one.
-
-    An exception is on record once it leaves a section or the script, which may be long after it was raised.
-    """
-    end_ns = first.ended_ns - NOTICED_LATE_NS if first.ended_ns else math.inf
-    others = [e for e in raised if e.error is not None and first.error is not None and e.error[:2] != first.error[:2]]
-    return next((e for e in others if when_raised(e) < end_ns), None)
-
-
 def _of_exits(ended: Group, group: Group, has_others: bool) -> Attribution:
     """Attribute a failure to the first of those that have ended, which has exited."""
     first, others = ended[0], "first" if len(ended) > 1 else "by itself"
@@ -282,11 +205,6 @@ def _of_exits(ended: Group, group: Group, has_others: bool) -> Attribution:
     return Attribution((first.local_rank,), f"{likely}ended {others}, without an exception on record{why}")
 
 
-def _failed_by(e: Evidence, time_ns: int) -> bool:
-    raised = e.error is not None and not e.has_lost_a_thread and e.error.at_ns < time_ns
-    return raised or (e.exit_code not in (None, 0) and 0 < e.ended_ns < time_ns)
-
-
 def _signal_behind(exit_code: int | None) -> str | None:
     """Return the signal that an exit code of a shell stands for, of those that others than the rank may have caused."""
     asks = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT, signal.SIGKILL)
@@ -301,3 +219,7 @@ def _exited_by_itself(e: Evidence) -> bool:
 def _when_noticed(e: Evidence) -> float:
     """Return when its end was noticed; one that is still ending comes after all whose end was."""
     return e.ended_ns or math.inf
+
+
+def _may_be_for_another(e: Evidence) -> bool:
+    return e.error is not None and may_be_of_another(e.error)

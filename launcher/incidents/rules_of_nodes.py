@@ -12,7 +12,8 @@ from typing import NamedTuple
 from launcher.incidents.attributed import LIKELY, PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, ranks_of
 from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
-from launcher.incidents.rules_of_exits import BEFORE, NO_RECORD, NOT_ENDED, ended_without_record
+from launcher.incidents.rules_of_exceptions import BEFORE, NOT_ENDED
+from launcher.incidents.rules_of_exits import NO_RECORD, ended_without_record
 from launcher.incidents.rules_of_hangs import has_died, is_stopped, stopped_or
 from launcher.incidents.rules_of_leaving import left_before
 from launcher.processes.evidence import Evidence

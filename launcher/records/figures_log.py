@@ -279,7 +279,10 @@ def _details(facts: Mapping[str, Any]) -> RankDetails:
 
 
 def _saves(rows: Iterable[Mapping[str, Any]]) -> tuple[Save, ...]:
-    return tuple(Save(_whole(row["iteration"]), _whole(row["t_ns"]), _whole(row["checkpointing_ns"])) for row in rows)
+    return tuple(
+        Save(_whole(row["iteration"]), _whole(row["t_ns"]), _whole(row["checkpointing_ns"]), _maybe(row.get("done")))
+        for row in rows
+    )
 
 
 def _whole(value: object) -> int:

@@ -2,8 +2,9 @@
 
 How many steps a failed run has kept is told by the number of its last save, and how often it saves by those of all, so
 such numbers would be taken for steps. The ranks have also written down where they were when they saved, which tells
-the two apart. A save in another thread is noted some steps after its state, and lines of figures are a second or more
-apart, so numbers have to be far off. What a restart has gone on from is known by the iteration with which it has begun.
+the two apart: of a save that the steps have waited for, the step before it; of others, what lines of figures tell. A
+save in another thread is noted some steps after its state, and lines of figures are a second or more apart, so numbers
+have to be far off then. What a restart has gone on from is known by the iteration with which it has begun.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def _has_other_numbers(life: RankLife) -> bool:
     """Return whether a rank's checkpoints are certainly not numbered by its steps.
 
     That is so if it has gone on more than a step beyond the checkpoint that it has loaded, has saved one with a number
-    below the step that it began with, or if its numbers have grown by less than half of what its iterations have, or
-    by more than twice that.
+    below the step that it began with, or below the last one that was done, or if its numbers have grown by less than
+    half of what its iterations have, or by more than twice that.
     """
     first, resumed = life.first_iteration, life.resumed_from
     if first is None:
@@ -48,7 +49,7 @@ def _has_other_numbers(life: RankLife) -> bool:
     if resumed is not None and first > resumed + 1:
         return True
     saves = sorted(life.saves.values(), key=lambda save: save.t_ns)
-    if any(save.iteration + 1 < first for save in saves):
+    if any(save.iteration + 1 < first or (save.done is not None and save.iteration < save.done) for save in saves):
         return True
     where = [(save.iteration, *_between(life, save.t_ns)) for save in saves]
     if not where:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 
 from resilience_core.monitoring.section_state import FigureRow, Section
-from resilience_core.protocol.figures import BESIDE, CHECKPOINTING, STEP, note_save
+from resilience_core.protocol.figures import BESIDE, CHECKPOINTING, DONE, STEP, note_save
 
 __all__ = ["CheckpointingSection", "SavesBesideSteps"]
 
@@ -59,7 +59,8 @@ class SavesBesideSteps:
             until_ns, self._late_ns = self._late_ns, 0
         if began_ns is not None:
             until_ns = now - self._until_now(min(began_ns, now), now, left_ns, is_known=True)
-        note_save(figures, iteration, until_ns, blocked_ns)
+        is_beside = until_ns != now or began_ns is not None or not _is_main_thread()
+        note_save(figures, iteration, until_ns, blocked_ns, -1 if is_beside else figures[DONE])
 
     def _until_now(self, since_ns: int, now: int, left_ns: int, *, is_known: bool) -> int:
         """Return for how long steps went on during a save that is not over."""
@@ -87,7 +88,11 @@ class SavesBesideSteps:
         step = self._sections.get(STEP)
         if step is None:
             return False
-        return step.opened_ns > since_ns or threading.current_thread() is not threading.main_thread()
+        return step.opened_ns > since_ns or not _is_main_thread()
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class CheckpointingSection(Section):

@@ -110,7 +110,9 @@ class ErrorRecord(NamedTuple):
         """
         if before.at_ns == self.at_ns or before[:2] == self[:2]:  # the same, on its way out, or raised in its course
             is_victim = before.is_consequence and before.earlier is not None
-            return self._replace(earlier=before.earlier or self.earlier, is_consequence=self.is_consequence or is_victim)
+            return self._replace(
+                earlier=before.earlier or self.earlier, is_consequence=self.is_consequence or is_victim
+            )
         if self.at_ns - before.noted_ns > _AT_LENGTH_NS:
             return self
         earlier = before.earlier or before.first_line()[:LONGEST_EARLIER]

@@ -16,9 +16,10 @@ Layout, native byte order, every number one aligned signed 64-bit word::
            6  longest time between two heartbeats, ns
            7  how many saves were noted
            8  how long ``checkpointing`` was open in all while steps went on, ns; of those that were closed
-      9 + 3*k  the save with number k modulo SAVES_KEPT: its iteration
-     10 + 3*k      when it was complete, less the time of it in which steps went on
-     11 + 3*k      how long ``checkpointing`` had held up the steps in all until then, ns
+      9 + 4*k  the save with number k modulo SAVES_KEPT: its iteration
+     10 + 4*k      when it was complete, less the time of it in which steps went on
+     11 + 4*k      how long ``checkpointing`` had held up the steps in all until then, ns
+     12 + 4*k      word 3 at that moment, -1 where steps may have gone on during the save
     TOOK + row         total of the section's durations, ns
     LONGEST + row      the longest of them, ns
     CLOSE_CALLS + row  how many of them took at least CLOSE_CALL of the limit that was in force when it was closed
@@ -78,6 +79,7 @@ __all__ = [
     "ROWS",
     "SAVES",
     "SAVES_KEPT",
+    "SAVE_WORDS",
     "SETUP",
     "STEP",
     "TOOK",
@@ -90,7 +92,7 @@ __all__ = [
     "row_of",
 ]
 
-MAGIC = 0x3330_5347_4946_5446  # "FTFIGS03" read as a little-endian word
+MAGIC = 0x3430_5347_4946_5446  # "FTFIGS04" read as a little-endian word
 
 PASSED, FIRST_ITERATION, DONE, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, SAVES = 1, 2, 3, 4, 5, 6, 7
 
@@ -100,9 +102,11 @@ FIRST_SAVE = 9
 
 SAVES_KEPT = 8
 
+SAVE_WORDS = 4
+
 ROWS = MAX_SECTIONS + 1
 
-TOOK = FIRST_SAVE + 3 * SAVES_KEPT
+TOOK = FIRST_SAVE + SAVE_WORDS * SAVES_KEPT
 
 LONGEST = TOOK + ROWS
 
@@ -200,11 +204,11 @@ def note_first_step(words: memoryview, iteration: int, now_ns: int) -> None:
             words[FIRST_ITERATION] = iteration
 
 
-def note_save(words: memoryview, iteration: int, now_ns: int, checkpointing_ns: int) -> None:
+def note_save(words: memoryview, iteration: int, now_ns: int, checkpointing_ns: int, done: int = -1) -> None:
     """Note a checkpoint that is complete; of one that is reported again, the first time counts."""
     count = words[SAVES]
-    if count and words[FIRST_SAVE + 3 * ((count - 1) % SAVES_KEPT)] == iteration:
+    if count and words[FIRST_SAVE + SAVE_WORDS * ((count - 1) % SAVES_KEPT)] == iteration:
         return
-    place = FIRST_SAVE + 3 * (count % SAVES_KEPT)
-    words[place], words[place + 1], words[place + 2] = iteration, now_ns, checkpointing_ns
+    place = FIRST_SAVE + SAVE_WORDS * (count % SAVES_KEPT)
+    words[place], words[place + 1], words[place + 2], words[place + 3] = iteration, now_ns, checkpointing_ns, done
     words[SAVES] = count + 1

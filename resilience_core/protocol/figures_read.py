@@ -27,6 +27,7 @@ from resilience_core.protocol.figures import (
     NAMES_OFFSET,
     PASSED,
     ROWS,
+    SAVE_WORDS,
     SAVES,
     SAVES_KEPT,
     TOOK,
@@ -65,6 +66,8 @@ class Save(NamedTuple):
     """When it was complete, less the time of it in which steps went on: the work of these is not in it."""
     checkpointing_ns: int
     """How long ``checkpointing`` had held up the steps in all until then."""
+    done: int | None = None
+    """The iteration of the last training step that had ended then; None where there was none, or steps went on."""
 
 
 class RankFigures(NamedTuple):
@@ -172,8 +175,12 @@ def _saves(words: memoryview) -> tuple[Save, ...]:
     count = words[SAVES]
     if count < 0:
         return ()
-    places = (FIRST_SAVE + 3 * (number % SAVES_KEPT) for number in range(max(0, count - SAVES_KEPT), count))
-    return tuple(Save(*words[place : place + 3].tolist()) for place in places)
+    places = (FIRST_SAVE + SAVE_WORDS * (number % SAVES_KEPT) for number in range(max(0, count - SAVES_KEPT), count))
+    return tuple(_save(*words[place : place + SAVE_WORDS].tolist()) for place in places)
+
+
+def _save(iteration: int, t_ns: int, checkpointing_ns: int, done: int) -> Save:
+    return Save(iteration, t_ns, checkpointing_ns, done if done >= 0 else None)
 
 
 def _sections(words: memoryview, raw: bytes) -> dict[str, SectionFigures]:

@@ -67,7 +67,7 @@ def raw(tmp_path: Path) -> tuple[bytes, bytes]:
     figures[LEFT_OPENED + row], figures[LEFT_AT + row] = 8, 9
     figures[PASSED] = 18
     figures[DONE], figures[TOOK + row], figures[LONGEST + row], figures[BUCKETS + 64 * row + 21] = 16, 9, 2, 16
-    note_save(figures, 15, 140, 7)
+    note_save(figures, 15, 140, 7, 14)
     return Path(cell.path).read_bytes(), Path(figures_path(cell.path)).read_bytes()
 
 
@@ -85,7 +85,12 @@ def test_a_line_says_what_the_rank_has_stored(raw: tuple[bytes, bytes], tmp_path
     assert told.sections["step"] == (16, 9, 2, 0, {21: 16}, 3, 7, 8, 9)
     details = told.details
     assert details is not None
-    assert (details.local_rank, details.resumed_from, details.saved, details.saves) == (1, 10, 15, (Save(15, 140, 7),))
+    assert (details.local_rank, details.resumed_from, details.saved, details.saves) == (
+        1,
+        10,
+        15,
+        (Save(15, 140, 7, 14),),
+    )
     assert (details.first_sign_ns, details.last_sign_ns, details.first_iteration) == (90, 200, None)
     assert dict(details.limits) == {"section step": LimitInForce(2.0, "configured")}
 

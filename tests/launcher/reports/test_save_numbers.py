@@ -67,6 +67,25 @@ def test_numbers_of_epochs_are_no_steps(tmp_path: Path, per_save: int) -> None:
         assert (SAID in str(report.notes)) is is_told
 
 
+@pytest.mark.parametrize(
+    ("number", "done", "are_steps"),
+    [(1, 9, False), (1, 2, False), (8, 9, False), (9, 9, True), (10, 9, True), (10, 8, True), (8, None, True)],
+)
+def test_one_save_that_the_steps_have_waited_for_tells_by_the_step_before_it(
+    tmp_path: Path, number: int, done: int | None, are_steps: bool
+) -> None:
+    """Of a run that fails after its first save; no line of figures was written before."""
+
+    def change(known: dict[str, Any]) -> None:
+        known["saves"] = [{**save, "iteration": number, "done": done} for save in known.get("saves", [])[:1]]
+        known["saved"] = number if known["saves"] else None
+
+    run = with_figures(invent_run(tmp_path, failures=[Failure(13, 0)], steps=40, lines=2, ends_with="failed"), change)
+    report = reported(run)
+    assert (SAID in str(report.notes)) is not are_steps
+    assert (report.ledger.steps is None) is not are_steps
+
+
 def test_numbers_of_samples_are_no_steps(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=FAILURES[:1], steps=60, lines=200, ends_with="failed")
     report = reported(numbered(run, lambda n: n * 32))

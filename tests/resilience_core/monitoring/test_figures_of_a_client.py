@@ -298,5 +298,5 @@ def test_a_save_on_the_bus_is_told(start: Callable[..., Rank]) -> None:
     bus.checkpoint_end(iteration=2, kind="save", error=None)
     bus.checkpoint_start(iteration=3, kind="save")
     bus.checkpoint_end(iteration=3, kind="save", error=OSError("full"))
-    assert rank.figures.saves == (Save(2, rank.clock(), 3 * S),)
+    assert rank.figures.saves == (Save(2, rank.clock(), 3 * S, done=1),)
     bus.teardown(reason="completed")

@@ -145,7 +145,7 @@ def test_the_monitors_of_the_bus_tell_of_a_save_over_steps(
     rank.clock.advance(4.0)
     bus.checkpoint_end(iteration=3, kind="save", error=None)
     blocked = 4 * S if monitor is SectionMonitor else 0
-    assert rank.figures.saves[1:] == (Save(3, rank.clock(), blocked),)
+    assert rank.figures.saves[1:] == (Save(3, rank.clock(), blocked, done=2),)
     assert rank.figures.beside_ns == (3 * S if monitor is SectionMonitor else 0)
 
 

@@ -116,11 +116,12 @@ def test_names_beyond_the_last_row_share_one(path: str, descriptor: int) -> None
 def test_the_last_eight_saves_are_kept_and_one_that_is_reported_twice_counts_once(path: str, descriptor: int) -> None:
     words = open_figures(path)
     for number in range(11):
-        note_save(words, number * 10, 1000 + number, number)
+        note_save(words, number * 10, 1000 + number, number, number * 10 - 1)
         note_save(words, number * 10, 2000 + number, 99)
     found = read_figures(descriptor)
     assert found is not None
-    assert found.saves == tuple(Save(number * 10, 1000 + number, number) for number in range(3, 11))
+    assert found.saves == tuple(Save(number * 10, 1000 + number, number, number * 10 - 1) for number in range(3, 11))
+    assert (note_save(words, 999, 1, 2), (read_figures(descriptor) or found).saves[-1].done) == (None, None)
 
 
 @pytest.mark.parametrize("size", [0, 1, FIGURES_SIZE - 1, FIGURES_SIZE + 8])

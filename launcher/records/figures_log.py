@@ -49,9 +49,9 @@ __all__ = [
 
 FIGURES = "figures"
 """What the names of the files begin with, and the ``event`` of each line."""
-_WORD_BITS = 64
-_BOUND = 1 << (_WORD_BITS - 1)
-"""Figures are signed words of that many bits; a number beyond that is damage, and no sum of it can be a float."""
+_BITS = 64
+_BOUND = 1 << (_BITS - 1)
+"""Figures are signed words of so many bits; a number beyond that is damage, and no sum of it can be a float."""
 
 
 class LimitInForce(NamedTuple):
@@ -254,8 +254,8 @@ def _rank(facts: Mapping[str, Any], *, is_full: bool) -> RankLine:
         sections=sections,
         details=_details(facts) if is_full else None,
         saves=_saves(facts.get("saves", ())),
-        beside_ns=_whole(facts.get("beside_ns", 0)),  # lines of earlier releases have none
-        passed=_maybe(facts.get("passed")),  # nor that
+        beside_ns=_whole(facts.get("beside_ns", 0)),  # lines of earlier releases have none, nor ``passed``
+        passed=_maybe(facts.get("passed")),
     )
 
 
@@ -271,18 +271,14 @@ def _details(facts: Mapping[str, Any]) -> RankDetails:
         saves=_saves(facts["saves"]),
         longest_gap_ns=_whole(facts["longest_gap_ns"]),
         longest_heartbeat_gap_ns=_whole(facts["longest_heartbeat_gap_ns"]),
-        limits={
-            kind: LimitInForce(float(each["seconds"]), str(each["source"])) for kind, each in facts["limits"].items()
-        },
+        limits={kind: LimitInForce(float(one["seconds"]), str(one["source"])) for kind, one in facts["limits"].items()},
         went_back=facts.get("went_back") is True,
     )
 
 
 def _saves(rows: Iterable[Mapping[str, Any]]) -> tuple[Save, ...]:
-    return tuple(
-        Save(_whole(row["iteration"]), _whole(row["t_ns"]), _whole(row["checkpointing_ns"]), _maybe(row.get("done")))
-        for row in rows
-    )
+    numbers = ("iteration", "t_ns", "checkpointing_ns")
+    return tuple(Save(*(_whole(row[name]) for name in numbers), done=_maybe(row.get("done"))) for row in rows)
 
 
 def _whole(value: object) -> int:
@@ -294,7 +290,7 @@ def _whole(value: object) -> int:
 
 
 def _bits(name: str) -> int:
-    if not 0 <= (bits := int(name)) < _WORD_BITS:
+    if not 0 <= (bits := int(name)) < _BITS:
         raise ValueError(f"{reprlib.repr(name)} is no length of a word in bits")
     return bits
 

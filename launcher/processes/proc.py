@@ -287,11 +287,13 @@ def own_start_ns() -> int:
 
     The kernel counts it in ticks of 10 ms of the clock that goes on while the machine is suspended (proc(5)).
     """
-    now_ns, ticks = time.monotonic_ns(), process_start_time(os.getpid())
+    ticks = process_start_time(os.getpid())
     if ticks is None:
-        return now_ns
-    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (NS_PER_SECOND // os.sysconf("SC_CLK_TCK"))
-    return now_ns - age_ns if 0 <= age_ns < now_ns else now_ns
+        return time.monotonic_ns()
+    # Suspended for so long since the machine was booted; of several looks the one that was interrupted least.
+    asleep_ns = min(-time.monotonic_ns() + time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(5))
+    started_ns, now_ns = ticks * (NS_PER_SECOND // os.sysconf("SC_CLK_TCK")) - asleep_ns, time.monotonic_ns()
+    return started_ns if 0 < started_ns <= now_ns else now_ns
 
 
 def descriptor_path(descriptor: int, pid: int | None = None) -> str:

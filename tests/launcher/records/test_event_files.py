@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from launcher.processes.proc import own_start_ns
 from launcher.records.event_files import event_files, read_event_file
 from launcher.records.event_log import EventLog
 
@@ -50,3 +53,11 @@ def test_a_process_knows_when_it_was_started() -> None:
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     assert before_ns - tick_ns <= int(told.stdout) <= time.monotonic_ns()
+
+
+def test_a_look_at_the_clocks_that_was_interrupted_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = iter([5_000_000_000, 0, 3_000_000_000])
+    boot = time.clock_gettime_ns
+    usual = own_start_ns()
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: boot(clock) + next(late, 1_000_000_000))
+    assert abs(own_start_ns() - usual) < 900_000_000

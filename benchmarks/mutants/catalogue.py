@@ -335,8 +335,8 @@ MUTANTS = (
     Mutant(
         "a number below the last step that was done is one of steps",
         "launcher/reports/save_numbers.py",
-        "first or (save.done is not None and save.iteration < save.done) for",
-        "first for",
+        "number < done or (number",
+        "(number",
         ("tests/launcher/reports/test_save_numbers.py",),
     ),
     Mutant(

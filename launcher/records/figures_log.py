@@ -218,17 +218,16 @@ def figures_of(event: Mapping[str, Any]) -> FiguresLine:
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is damaged.
     """
+    is_full = event["is_full"] is True
     return FiguresLine(
         t_ns=_whole(event["t_ns"]),
         time=str(event["time"]),
         boot=str(event["boot"]),
         node=str(event["node"]),
         generation=_whole(event["generation"]),
-        is_full=event["is_full"] is True,
+        is_full=is_full,
         is_last=event["is_last"] is True,
-        ranks={
-            _whole(int(rank)): _rank(facts, is_full=event["is_full"] is True) for rank, facts in event["ranks"].items()
-        },
+        ranks={_whole(int(rank)): _rank(facts, is_full=is_full) for rank, facts in event["ranks"].items()},
     )
 
 
@@ -277,8 +276,10 @@ def _details(facts: Mapping[str, Any]) -> RankDetails:
 
 
 def _saves(rows: Iterable[Mapping[str, Any]]) -> tuple[Save, ...]:
-    numbers = ("iteration", "t_ns", "checkpointing_ns")
-    return tuple(Save(*(_whole(row[name]) for name in numbers), done=_maybe(row.get("done"))) for row in rows)
+    return tuple(
+        Save(_whole(r["iteration"]), _whole(r["t_ns"]), _whole(r["checkpointing_ns"]), _maybe(r.get("done")))
+        for r in rows
+    )
 
 
 def _whole(value: object) -> int:

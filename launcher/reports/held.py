@@ -14,6 +14,7 @@ from launcher.reports.lineage import (
     Origin,
     first_after_a_save,
     held_by,
+    known_first_after_a_save,
     odd_runs,
     origins,
     saves_of,
@@ -23,7 +24,7 @@ from launcher.reports.lineage import (
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import counts_in_strides
 
-__all__ = ["of_what_is_held", "unsaved_stop", "with_held"]
+__all__ = ["of_what_is_held", "unclear_save", "unsaved_stop", "with_held"]
 
 
 def with_held(story: Story) -> Story:
@@ -66,6 +67,17 @@ def unsaved_stop(story: Story) -> tuple[JobGeneration, int] | None:
         return None
     held = max(saves) - 1 + first_after_a_save(story)
     return (own, max(saves)) if own.done > held else None
+
+
+def unclear_save(story: Story) -> int | None:
+    """Return the number of the last save of a failed training if that may hold the step of its number, or not."""
+    if (last := _last(story)) is None or not story.generations[last].has_failed:
+        return None
+    own = story.generations[last]
+    if any(story.launches[member.launch].has_other_numbers for member in own.members):
+        return None
+    saves = saves_of(own)
+    return max(saves) if saves and known_first_after_a_save(story) is None else None
 
 
 def _has_done(generation: JobGeneration, iteration: int) -> bool:
@@ -141,6 +153,11 @@ def of_what_is_held(story: Story) -> Iterator[str]:
             f"training has gone on from a checkpoint of generation(s) {rank_list(unclear)}, or from one of a later "
             "generation that had come as far: that has noted no such save, or its last lines are missing. How many "
             "steps were kept and done again, and what was lost, is about right only"
+        )
+    if (save := unclear_save(story)) is not None:
+        yield (
+            f"nothing has gone on from the last save, of iteration {save}, which was made beside steps or inside one: "
+            "whether it holds that step, and with it how many steps were kept, is about right only"
         )
     if (stopped := unsaved_stop(story)) is not None:
         own, save = stopped

@@ -22,6 +22,7 @@ __all__ = [
     "begin_of",
     "first_after_a_save",
     "held_by",
+    "known_first_after_a_save",
     "odd_runs",
     "origins",
     "saves_of",
@@ -56,7 +57,12 @@ def odd_runs(story: Story) -> frozenset[int]:
 
 
 def first_after_a_save(story: Story) -> int:
-    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show.
+    """Return what is to be added to the number of a save for that of the first iteration after it; 0 if not known."""
+    return known_first_after_a_save(story) or 0
+
+
+def known_first_after_a_save(story: Story) -> int | None:
+    """Return the same, as resumes show, and what ranks had done when they saved; None where neither does.
 
     What is noted as loaded may be numbered in another way, and tells only where no noted save does.
     """
@@ -66,12 +72,15 @@ def first_after_a_save(story: Story) -> int:
         found = {first, first - 1} & saves_of(story.generations[origin.number])
         if len(found) == 1:  # where each step is saved, it may be either
             return first - found.pop()
-    return _first_after_a_load(story)
+    lives = (life for each in story.generations for member in each.members for life in member.lives.values())
+    saves = (save for life in lives for save in life.saves.values())
+    shifts = {save.done + 1 - save.iteration for save in saves if save.done is not None}
+    return shifts.pop() if len(shifts) == 1 and shifts <= {0, 1} else _first_after_a_load(story)
 
 
-def _first_after_a_load(story: Story) -> int:
+def _first_after_a_load(story: Story) -> int | None:
     """Return the same of the number of a checkpoint that was noted as loaded."""
-    return next((shift for each in story.generations if (shift := shift_of(each)) is not None), 0)
+    return next((shift for each in story.generations if (shift := shift_of(each)) is not None), None)
 
 
 def shift_of(generation: JobGeneration) -> int | None:
@@ -92,7 +101,7 @@ def held_by(story: Story, resumed: JobGeneration) -> int | None:
     """Return the last iteration in the state that a generation has begun with, as far as it is known."""
     if resumed.first_iteration is not None:
         return resumed.first_iteration - 1
-    return resumed.resumed_from - 1 + _first_after_a_load(story) if resumed.resumed_from is not None else None
+    return resumed.resumed_from - 1 + (_first_after_a_load(story) or 0) if resumed.resumed_from is not None else None
 
 
 def saves_of(generation: JobGeneration) -> set[int]:

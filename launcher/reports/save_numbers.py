@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.reports.launches import Launch
 from launcher.reports.rank_lives import RankLife
+from resilience_core.protocol.figures_read import count_on_in_strides
 
 __all__ = ["with_other_numbers"]
 
@@ -40,8 +41,8 @@ def _has_other_numbers(life: RankLife) -> bool:
     """Return whether a rank's checkpoints are certainly not numbered by its steps.
 
     That is so if it has gone on more than a step beyond the checkpoint that it has loaded, has saved one with a number
-    below the step that it began with, or below the last one that was done, or if its numbers have grown by less than
-    half of what its iterations have, or by more than twice that.
+    below the step that it began with, or another one than that of the last step in it or the next, or if its numbers
+    have grown by less than half of what its iterations have, or by more than twice that.
     """
     first, resumed = life.first_iteration, life.resumed_from
     if first is None:
@@ -49,7 +50,11 @@ def _has_other_numbers(life: RankLife) -> bool:
     if resumed is not None and first > resumed + 1:
         return True
     saves = sorted(life.saves.values(), key=lambda save: save.t_ns)
-    if any(save.iteration + 1 < first or (save.done is not None and save.iteration < save.done) for save in saves):
+    if any(save.iteration + 1 < first for save in saves):
+        return True
+    are_strides = count_on_in_strides((life.done or 0) - first + 1, life.passed)
+    known = [(save.iteration, save.done) for save in saves if save.done is not None]
+    if any(number < done or (number > done + 1 and not are_strides) for number, done in known):
         return True
     where = [(save.iteration, *_between(life, save.t_ns)) for save in saves]
     if not where:

@@ -20,6 +20,7 @@ from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import (
     CELL_SIZE,
     CLOSED,
+    ITERATION,
     NO_LIMIT,
     NOT_SHOWN,
     RESUMED_FROM,
@@ -212,7 +213,8 @@ class ClientState:
         self._store_highest(SAVED, iteration)
         with contextlib.suppress(TypeError, ValueError):
             number, now = operator.index(iteration), time.monotonic_ns()
-            self.beside.note_save(self.figures, number, now, self.left_section_ns, began_ns)
+            begun = -1 if self.was_evaluation else self.words[ITERATION]
+            self.beside.note_save(self.figures, number, now, self.left_section_ns, began_ns, begun)
 
     def _store_highest(self, word: int, iteration: int) -> None:
         with contextlib.suppress(TypeError, ValueError):

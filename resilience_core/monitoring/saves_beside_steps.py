@@ -37,7 +37,9 @@ class SavesBesideSteps:
         self._late_ns = 0
         """Until when work is in the save whose section was closed last, if it is to be noted still; 0 for none."""
 
-    def note_save(self, figures: memoryview, iteration: int, now: int, left_ns: int, began_ns: int | None) -> None:
+    def note_save(
+        self, figures: memoryview, iteration: int, now: int, left_ns: int, began_ns: int | None, begun: int
+    ) -> None:
         """Note a save that is complete.
 
         Args:
@@ -46,6 +48,7 @@ class SavesBesideSteps:
             now: The time.
             left_ns: When a section was left last.
             began_ns: When the save began, where steps are known to have gone on; None where that is not known.
+            begun: The training step that has begun last, -1 for none.
         """
         section, until_ns = self._sections.get(CHECKPOINTING), now
         blocked_ns = 0
@@ -60,7 +63,17 @@ class SavesBesideSteps:
         if began_ns is not None:
             until_ns = now - self._until_now(min(began_ns, now), now, left_ns, is_known=True)
         is_beside = until_ns != now or began_ns is not None or not _is_main_thread()
-        note_save(figures, iteration, until_ns, blocked_ns, -1 if is_beside else figures[DONE])
+        note_save(figures, iteration, until_ns, blocked_ns, -1 if is_beside else self._held(figures, iteration, begun))
+
+    def _held(self, figures: memoryview, iteration: int, begun: int) -> int:
+        """Return the last step in a save for which the steps wait; -1 where that cannot be told.
+
+        One inside a step may be of the state before it, or after it. Where its number is the next one, it is after it.
+        """
+        done = figures[DONE]
+        if done < 0 or not (STEP in self._opened if STEP in self._sections else begun > done):
+            return done
+        return begun if iteration == begun + 1 else -1
 
     def _until_now(self, since_ns: int, now: int, left_ns: int, *, is_known: bool) -> int:
         """Return for how long steps went on during a save that is not over."""

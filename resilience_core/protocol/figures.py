@@ -19,7 +19,8 @@ Layout, native byte order, every number one aligned signed 64-bit word::
       9 + 4*k  the save with number k modulo SAVES_KEPT: its iteration
      10 + 4*k      when it was complete, less the time of it in which steps went on
      11 + 4*k      how long ``checkpointing`` had held up the steps in all until then, ns
-     12 + 4*k      word 3 at that moment, -1 where steps may have gone on during the save
+     12 + 4*k      the last training step that had ended then, or that is under way and in it by its number; -1 where
+                   that cannot be told, as where steps may have gone on during the save
     TOOK + row         total of the section's durations, ns
     LONGEST + row      the longest of them, ns
     CLOSE_CALLS + row  how many of them took at least CLOSE_CALL of the limit that was in force when it was closed

@@ -67,7 +67,7 @@ class Save(NamedTuple):
     checkpointing_ns: int
     """How long ``checkpointing`` had held up the steps in all until then."""
     done: int | None = None
-    """The iteration of the last training step that had ended then; None where there was none, or steps went on."""
+    """The iteration of the last training step that is in it; None where that cannot be told, as where steps went on."""
 
 
 class RankFigures(NamedTuple):

@@ -636,7 +636,12 @@ class _Node:
             known["beside_ns"] = sections["checkpointing"]["took_ns"] if "checkpointing" in sections else 0
         saves = [save for save in life.saves if save[1] <= at][-8:] if has_saves else []
         known["saves"] = [
-            {"iteration": n, "t_ns": self._clocks.ns(t), "checkpointing_ns": round(total * 1e9)}
+            {
+                "iteration": n,
+                "t_ns": self._clocks.ns(t),
+                "checkpointing_ns": round(total * 1e9),
+                "done": None if life.saves_beside else n - 1,
+            }
             for n, t, total in saves
         ]
         if not is_full:

@@ -69,7 +69,7 @@ def test_numbers_of_epochs_are_no_steps(tmp_path: Path, per_save: int) -> None:
 
 @pytest.mark.parametrize(
     ("number", "done", "are_steps"),
-    [(1, 9, False), (1, 2, False), (8, 9, False), (9, 9, True), (10, 9, True), (10, 8, True), (8, None, True)],
+    [(1, 9, False), (1, 2, False), (8, 9, False), (9, 9, True), (10, 9, True), (11, 9, False), (8, None, True)],
 )
 def test_one_save_that_the_steps_have_waited_for_tells_by_the_step_before_it(
     tmp_path: Path, number: int, done: int | None, are_steps: bool

@@ -15,10 +15,12 @@ from launcher.incidents.attributed import (
     asleep_apart,
     at_places,
     gets_on,
+    kinds_of,
     ranks_of,
     times_phrase,
 )
 from launcher.incidents.rules_of_collectives import has_not_arrived
+from launcher.incidents.rules_of_exceptions import doubted
 from launcher.incidents.rules_of_exits import died_or_raised
 from launcher.incidents.rules_of_hangs import (
     cannot_run,
@@ -57,6 +59,8 @@ def attribute(group: Group, *, has_others: bool = False) -> Attribution:
         calm = [e._replace(error=None, exit_code=None, ended_ns=0, has_left=False) if e in upset else e for e in group]
         known = attribute(calm, has_others=has_others)
         return known._replace(why=f"{known.why}; {len(upset)} ranks failed or ended{AFTER_ASKING}")
+    if (blame := _waiting_in_a_handler(group, has_others)) is not None:
+        return blame
     if (blame := died_or_raised(group, has_others)) is not None:
         return _stopped_beside(blame, group) or blame
     for rule in (cannot_run, hangs_in_kernel, left_early):
@@ -85,6 +89,24 @@ def attribute(group: Group, *, has_others: bool = False) -> Attribution:
 
 def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:
     return e.error[:2] if e.error is not None and not e.has_lost_a_thread else e.exit_code
+
+
+def _waiting_in_a_handler(group: Group, has_others: bool) -> Attribution | None:
+    """Attribute a hang to who stands outside any collective, where one that has raised waits for it in a handler.
+
+    Where all others wait, too, that one waits in another collective than they do, and is the one that has gone astray.
+    """
+    waiting = [e for e in group if e.has_raised and e.waits and e.exit_code is None and not _is_uncaught(e)]
+    calm = [e._replace(error=None) if e in waiting else e for e in group]
+    if not waiting or not any(e.is_condemned for e in group) or outside_collectives(calm) is None:
+        return None
+    who = "another rank has" if len(waiting) == 1 else "others have"
+    why = f"{who} raised {kinds_of(waiting)}, and may wait while handling that"
+    return doubted(attribute(calm, has_others=has_others), why)
+
+
+def _is_uncaught(e: Evidence) -> bool:
+    return e.error is not None and e.error.is_uncaught
 
 
 def _stopped_beside(blame: Attribution, group: Group) -> Attribution | None:

@@ -52,7 +52,7 @@ def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
     is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
     before = BEFORE if is_first and not first.may_be_upset else ""
     second = _raised_meanwhile(first, raised)
-    if second is not None and not likely and not has_others and lived_on([first], when_raised(second)):
+    if second is not None and not has_others and lived_on([first], when_raised(second)):
         return beside([second], f"raised {kinds_of([second])}", Attribution((first.local_rank,), ""), [first])
     if not likely and not has_others and (doubt := _may_be_later(first, raised, group)):
         return doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)

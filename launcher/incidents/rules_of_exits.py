@@ -18,7 +18,6 @@ from launcher.incidents.attributed import (
     ranks_of,
     when_raised,
 )
-from launcher.incidents.error_kinds import may_be_of_another
 from launcher.incidents.rules_of_exceptions import BEFORE, beside, doubted, lived_on, may_go_on, of_exceptions
 from launcher.incidents.rules_of_leaving import left_before_all
 from launcher.processes.evidence import Evidence
@@ -59,7 +58,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return gone_first
         found = of_exceptions(raised, group, has_others)
         gone = sorted([*exited, *ended_without_record(group)], key=_when_noticed)
-        if gone and gone[0] in exited and lived_on(raised, gone[0].ended_ns) and not _may_be_for_another(raised[0]):
+        if gone and gone[0] in exited and lived_on(raised, gone[0].ended_ns):
             return beside(gone[:1], NO_RECORD, found, raised)
         if not gone or not _may_be_before(gone[0], raised):
             return found
@@ -219,7 +218,3 @@ def _exited_by_itself(e: Evidence) -> bool:
 def _when_noticed(e: Evidence) -> float:
     """Return when its end was noticed; one that is still ending comes after all whose end was."""
     return e.ended_ns or math.inf
-
-
-def _may_be_for_another(e: Evidence) -> bool:
-    return e.error is not None and may_be_of_another(e.error)

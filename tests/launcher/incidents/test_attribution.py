@@ -164,6 +164,30 @@ def test_who_lives_after_an_exception_may_go_on_after_it_when_another_one_dies(
     assert (blame.local_ranks, blame.why) == (who, why)
 
 
+def test_who_waits_for_others_in_a_handler_is_no_culprit_of_a_hang_elsewhere() -> None:
+    waits = rank(1, error=OWN, waits=True)
+    hangs = rank(0, is_condemned=True, waits=False)
+    blame = attribute([hangs, waits])
+    assert blame.local_ranks == (0,)
+    assert blame.why.startswith("likely: its stack stands outside any collective")
+    assert blame.why.endswith("another rank has raised ValueError, and may wait while handling that")
+    # Where its peers wait, too, it has gone astray; what it raised is the cause also where it has left its program.
+    for group in (
+        [rank(0, is_condemned=True, waits=True), waits],
+        [hangs, rank(1, error=OWN._replace(is_uncaught=True), waits=True)],
+        [hangs, rank(1, error=OWN, waits=False)],
+    ):
+        assert attribute(group).local_ranks == (1,)
+        assert attribute(group).why.startswith("raised ValueError")
+
+
+def test_who_raised_for_want_of_another_while_that_one_had_raised_too_is_named_beside_it() -> None:
+    """It waited in a handler, so that what the loss of its peer has raised comes from what it handled."""
+    lost = OWN._replace(type="RuntimeError", message="Connection closed by peer", traceback="all_reduce")
+    later = rank(0, error=OWN._replace(type="KeyError", at_ns=OWN.at_ns + S), exit_code=1, ended_ns=OWN.at_ns + 2 * S)
+    assert culprits(rank(1, error=lost), later) == (0, 1)
+
+
 def test_several_that_are_killed_from_outside_are_all_named() -> None:
     assert culprits(rank(0, exit_code=-9, ended_ns=5), rank(1), rank(2, exit_code=-9, ended_ns=6)) == (0, 2)
 

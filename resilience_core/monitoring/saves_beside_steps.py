@@ -71,7 +71,7 @@ class SavesBesideSteps:
         One inside a step may be of the state before it, or after it. Where its number is the next one, it is after it.
         """
         done = figures[DONE]
-        if done < 0 or not (STEP in self._opened if STEP in self._sections else begun > done):
+        if done < 0 or not (STEP in self._opened or begun > done):  # the bus closes ``step`` for a save within it
             return done
         return begun if iteration == begun + 1 else -1
 

@@ -86,6 +86,24 @@ def test_one_save_that_the_steps_have_waited_for_tells_by_the_step_before_it(
     assert (report.ledger.steps is None) is not are_steps
 
 
+@pytest.mark.parametrize(
+    ("number", "done", "steps", "is_about"), [(10, 9, 10, False), (9, 9, 10, False), (9, None, 9, True)]
+)
+def test_how_many_steps_a_save_of_a_failed_run_holds_is_told_by_the_step_before_it(
+    tmp_path: Path, number: int, done: int | None, steps: int, is_about: bool
+) -> None:
+    """Numbered by the steps completed, or by the last one; nothing has gone on from it."""
+
+    def change(known: dict[str, Any]) -> None:
+        known["saves"] = [{**save, "iteration": number, "done": done} for save in known.get("saves", [])[:1]]
+        known["saved"] = number if known["saves"] else None
+
+    run = with_figures(invent_run(tmp_path, failures=[Failure(13, 0)], steps=40, lines=2, ends_with="failed"), change)
+    report = reported(run)
+    assert (report.ledger.steps, report.ledger.is_count_about) == (steps, is_about)
+    assert ("whether it holds that step" in str(report.notes)) is is_about
+
+
 def test_numbers_of_samples_are_no_steps(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=FAILURES[:1], steps=60, lines=200, ends_with="failed")
     report = reported(numbered(run, lambda n: n * 32))

@@ -149,6 +149,43 @@ def test_the_monitors_of_the_bus_tell_of_a_save_over_steps(
     assert rank.figures.beside_ns == (3 * S if monitor is SectionMonitor else 0)
 
 
+@pytest.mark.parametrize("monitor", [SectionMonitor, HeartbeatMonitor])
+@pytest.mark.parametrize(("number", "done"), [(3, 2), (2, None), (7, None)])
+def test_a_save_inside_a_step_holds_that_step_if_its_number_is_the_next_one(
+    start: Callable[..., Rank], monitor: type[SectionMonitor | HeartbeatMonitor], number: int, done: int | None
+) -> None:
+    rank = start(num_warmup_iterations=0)
+    bus = EventBus()
+    bus.register(monitor(rank.client))
+    bus.setup(context=RunContext(rank=0, world_size=1, local_rank=0))
+    for step in range(3):
+        bus.step_start(iteration=step)
+        if step == 2:
+            bus.checkpoint_start(iteration=number, kind="save")
+            bus.checkpoint_end(iteration=number, kind="save", error=None)
+        bus.step_end(iteration=step)
+    assert [save.done for save in rank.figures.saves] == [done]
+
+
+@pytest.mark.parametrize("monitor", [SectionMonitor, HeartbeatMonitor])
+@pytest.mark.parametrize("number", [2, 3, 9])
+def test_a_save_after_an_evaluation_holds_the_last_training_step(
+    start: Callable[..., Rank], monitor: type[SectionMonitor | HeartbeatMonitor], number: int
+) -> None:
+    rank = start(num_warmup_iterations=0)
+    bus = EventBus()
+    bus.register(monitor(rank.client))
+    bus.setup(context=RunContext(rank=0, world_size=1, local_rank=0))
+    for step in range(3):
+        bus.step_start(iteration=step)
+        bus.step_end(iteration=step)
+    bus.eval_step_start(iteration=3, eval_index=0)
+    bus.eval_step_end(iteration=3, eval_index=0)
+    bus.checkpoint_start(iteration=number, kind="save")
+    bus.checkpoint_end(iteration=number, kind="save", error=None)
+    assert [save.done for save in rank.figures.saves] == [2]
+
+
 def test_of_two_saves_at_once_each_holds_what_was_done_before_it(start: Callable[..., Rank]) -> None:
     """They share a section, which is opened anew when the older one ends."""
     rank = start(num_warmup_iterations=0)

@@ -287,8 +287,7 @@ def own_start_ns() -> int:
 
     The kernel counts it in ticks of 10 ms of the clock that goes on while the machine is suspended (proc(5)).
     """
-    ticks = process_start_time(os.getpid())
-    if ticks is None:
+    if (ticks := process_start_time(os.getpid())) is None:
         return time.monotonic_ns()
     # Suspended for so long since the machine was booted; of several looks the one that was interrupted least.
     asleep_ns = min(-time.monotonic_ns() + time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(5))

@@ -94,19 +94,15 @@ def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:
 def _waiting_in_a_handler(group: Group, has_others: bool) -> Attribution | None:
     """Attribute a hang to who stands outside any collective, where one that has raised waits for it in a handler.
 
-    Where all others wait, too, that one waits in another collective than they do, and is the one that has gone astray.
+    Where all others wait, too, it waits in another collective than they do, and is the cause.
     """
-    waiting = [e for e in group if e.has_raised and e.waits and e.exit_code is None and not _is_uncaught(e)]
+    waiting = [e for e in group if e.has_raised and e.waits and e.exit_code is None and not e.has_left_program]
     calm = [e._replace(error=None) if e in waiting else e for e in group]
     if not waiting or not any(e.is_condemned for e in group) or outside_collectives(calm) is None:
         return None
     who = "another rank has" if len(waiting) == 1 else "others have"
     why = f"{who} raised {kinds_of(waiting)}, and may wait while handling that"
     return doubted(attribute(calm, has_others=has_others), why)
-
-
-def _is_uncaught(e: Evidence) -> bool:
-    return e.error is not None and e.error.is_uncaught
 
 
 def _stopped_beside(blame: Attribution, group: Group) -> Attribution | None:

@@ -38,7 +38,7 @@ def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
     """
     first = raised[0]
     assert first.error is not None
-    same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
+    same = _alike(raised)
     why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
     peers = [e for e in group if e is not first]
     likely = "likely: " if (peers or has_others) and may_be_of_another(first.error) else ""
@@ -53,7 +53,7 @@ def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
     before = BEFORE if is_first and not first.may_be_upset else ""
     second = _raised_meanwhile(first, raised)
     if second is not None and not has_others and lived_on([first], when_raised(second)):
-        return beside([second], f"raised {kinds_of([second])}", Attribution((first.local_rank,), ""), [first])
+        return beside([second], f"raised {kinds_of([second])}", [first])
     if not likely and not has_others and (doubt := _may_be_later(first, raised, group)):
         return doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)
     later = "" if first.exit_code is not None else NOT_ENDED
@@ -61,8 +61,8 @@ def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
 
 
 def may_go_on(raised: Group, end_ns: float) -> bool:
-    """Return whether all that raised still lived at a time, and none of them had left its program by that."""
-    return not any(0 < e.ended_ns <= end_ns or (e.error is not None and e.error.is_uncaught) for e in raised)
+    """Return whether all that raised still lived at a time, and their exceptions had not left their programs."""
+    return not any(0 < e.ended_ns <= end_ns or e.has_left_program for e in raised)
 
 
 def lived_on(raised: Group, failed_ns: float) -> bool:
@@ -70,11 +70,26 @@ def lived_on(raised: Group, failed_ns: float) -> bool:
     return failed_ns >= when_raised(raised[0]) + AT_ONCE_NS and may_go_on(raised, failed_ns)
 
 
-def beside(others: Group, how: str, found: Attribution, raised: Group) -> Attribution:
-    """Name others beside one that had raised before, and that may go on after what it handles."""
-    ranks = tuple(sorted({*ranks_of(others), *found.local_ranks}))
-    why = f"one rank {how}, and another had raised {kinds_of(raised[:1])} before"
-    return Attribution(ranks, f"likely: {why}; not certain, since that one had not ended, and may go on after that")
+def beside(failed: Group, how: str, raised: Group) -> Attribution:
+    """Name ranks that have failed beside those that had raised before, and that may go on after what they handle.
+
+    Args:
+        failed: The ranks.
+        how: How they have, as the predicate of a sentence.
+        raised: Those that had raised, the first one first.
+    """
+    alike = _alike(raised)
+    ranks = tuple(sorted({*ranks_of(failed), *ranks_of(alike)}))
+    one = "one rank" if len(failed) == 1 else f"{len(failed)} ranks"
+    others, these = ("another", "that one") if len(alike) == 1 else ("others", "those")
+    why = f"{one} {how}, and {others} had raised {kinds_of(alike)} before"
+    return Attribution(ranks, f"likely: {why}; not certain, since {these} had not ended, and may go on after that")
+
+
+def _alike(raised: Group) -> list[Evidence]:
+    """Return the first that has raised, and those that have raised the same."""
+    first = raised[0].error
+    return [e for e in raised if e.error is not None and first is not None and e.error[:2] == first[:2]]
 
 
 def doubted(found: Attribution, why: str) -> Attribution:

@@ -59,7 +59,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         found = of_exceptions(raised, group, has_others)
         gone = sorted([*exited, *ended_without_record(group)], key=_when_noticed)
         if gone and gone[0] in exited and lived_on(raised, gone[0].ended_ns):
-            return beside(gone[:1], NO_RECORD, found, raised)
+            return beside(gone[:1], NO_RECORD, raised)
         if not gone or not _may_be_before(gone[0], raised):
             return found
         if gone[0] not in exited:
@@ -76,12 +76,13 @@ def _of_exceptions_before(first: Evidence, deaths: Group, raised: Group, group: 
     One that still lived then, and has not left its program by that, may have been handling what it can go on after: a
     save that it tries again after a pause, say.
     """
-    found = of_exceptions(raised, group, has_others)
     if not may_go_on(raised, _latest(first, group)):
-        return found
-    death = _of_deaths(first, deaths)
-    why = death.why.removeprefix("likely: ").partition(";")[0]
-    return beside([e for e in group if e.local_rank in death.local_ranks], f"was {why}", found, raised)
+        return of_exceptions(raised, group, has_others)
+    dead, why = _of_deaths(first, deaths)
+    how = why.removeprefix("likely: ").partition(";")[0]
+    if not how.startswith("is "):
+        how = f"was {how}"
+    return beside([e for e in deaths if e.local_rank in dead], how, raised)
 
 
 def ended_without_record(group: Group) -> list[Evidence]:

@@ -215,6 +215,11 @@ class Evidence(NamedTuple):
         return self.error is not None and not self.is_victim and not self.has_lost_a_thread
 
     @property
+    def has_left_program(self) -> bool:
+        """Its exception has left the outermost frame of its program, so that nothing can handle it any more."""
+        return self.error is not None and self.error.is_uncaught
+
+    @property
     def may_be_upset(self) -> bool:
         """It failed or ended after a signal had asked it for its stack, which may be why; it was alive then."""
         if not self.asked_ns or self.is_victim:

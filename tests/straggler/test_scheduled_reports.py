@@ -128,7 +128,7 @@ def test_all_ranks_end_their_windows_at_the_same_iterations_and_training_calls_n
     for rank in job.ranks:
         assert rank.callers == {"straggler-exchange"}
     assert [report.sequence for report in job.ranks[0].found] == list(range(len(job.ranks[0].found)))
-    assert [report.coverage for report in job.ranks[0].found[:4]] == [1.0] * 4  # one that closing ends may lack a rank
+    assert all(report.coverage == 1.0 for report in job.ranks[0].found)
     assert job.ranks[1].found == []
 
 
@@ -194,7 +194,7 @@ def test_a_report_that_is_asked_for_comes_at_once_and_does_not_disturb_those_on_
 
     job.train(has_reports(4), each=step)
     job.close()
-    assert [report.coverage for report in job.ranks[0].found[:4]] == [1.0] * 4  # one that closing ends may lack a rank
+    assert all(report.coverage == 1.0 for report in job.ranks[0].found)
 
 
 def test_a_hook_that_fails_is_logged_and_training_goes_on(request, caplog):

@@ -164,6 +164,18 @@ def test_who_lives_after_an_exception_may_go_on_after_it_when_another_one_dies(
     assert (blame.local_ranks, blame.why) == (who, why)
 
 
+def test_several_that_have_raised_alike_are_named_beside_one_that_is_dying() -> None:
+    raised = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n)) for n in (1, 2)]
+    dying = rank(0, **STILL_CRASHING)
+    late = rank(3, exit_code=1, error=LOST_A_PEER, ended_ns=OWN.at_ns + S)
+    blame = attribute([*raised, dying, late])
+    assert blame.local_ranks == (0, 1, 2)
+    assert blame.why == (
+        "likely: one rank is ending after SIGSEGV, and others had raised ValueError before; "
+        "not certain, since those had not ended, and may go on after that"
+    )
+
+
 def test_who_waits_for_others_in_a_handler_is_no_culprit_of_a_hang_elsewhere() -> None:
     waits = rank(1, error=OWN, waits=True)
     hangs = rank(0, is_condemned=True, waits=False)

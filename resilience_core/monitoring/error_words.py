@@ -1,4 +1,4 @@
-"""How an exception is called in a record, and whether it only says that a peer was lost."""
+"""How a record names an exception, and whether that only says that a peer was lost."""
 
 from __future__ import annotations
 

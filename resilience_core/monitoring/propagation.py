@@ -13,9 +13,9 @@ With neither, the thread has caught it and has ended handling it. An exception t
 elsewhere, as a future does, may count as caught until that is done; it is noted anew where it leaves a section then, or
 the program.
 
-Sketched was, beside it: comparing the line of the rank's stack, as its monitor sees it, with the handlers in its
-source. That needs the source of every frame as it was when it was compiled, and does not know which exception a handler
-is at. ``sys.monitoring`` tells of handled exceptions, from Python 3.12 on, at a price for all others.
+Two alternatives were considered. The monitor could compare the line of the rank's stack with the handlers in its
+source. That needs the source of every frame as it was when it was compiled, and does not tell which exception a handler
+is for. ``sys.monitoring`` reports handled exceptions, but only from Python 3.12 on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 
 class Propagation(NamedTuple):
-    """The way of an exception out of a thread, as known when it passed a certain point."""
+    """The frames that an exception had yet to leave when it was noted, and where they were."""
 
     thread: int
     places: tuple[_Place, ...]
@@ -52,7 +52,7 @@ class Propagation(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Propagation | None:
-        """Return the way that an exception of the calling thread is on; None where that cannot be told.
+        """Return what an exception of the calling thread has yet to leave; None where that cannot be told.
 
         Args:
             error: One that is being handled: a frame of this thread is in its traceback.

@@ -67,6 +67,17 @@ def test_numbers_of_epochs_are_no_steps(tmp_path: Path, per_save: int) -> None:
         assert (SAID in str(report.notes)) is is_told
 
 
+def failed_after_one_save(tmp_path: Path, number: int, done: int | None) -> InventedRun:
+    """Invent a run of which no line of figures was written before its save."""
+
+    def change(known: dict[str, Any]) -> None:
+        known["saves"] = [{**save, "iteration": number, "done": done} for save in known.get("saves", [])[:1]]
+        known["saved"] = number if known["saves"] else None
+
+    run = invent_run(tmp_path, failures=[Failure(13, 0)], steps=40, lines=2, ends_with="failed")
+    return with_figures(run, change)
+
+
 @pytest.mark.parametrize(
     ("number", "done", "are_steps"),
     [(1, 9, False), (1, 2, False), (8, 9, False), (9, 9, True), (10, 9, True), (11, 9, False), (8, None, True)],
@@ -74,14 +85,7 @@ def test_numbers_of_epochs_are_no_steps(tmp_path: Path, per_save: int) -> None:
 def test_one_save_that_the_steps_have_waited_for_tells_by_the_step_before_it(
     tmp_path: Path, number: int, done: int | None, are_steps: bool
 ) -> None:
-    """Of a run that fails after its first save; no line of figures was written before."""
-
-    def change(known: dict[str, Any]) -> None:
-        known["saves"] = [{**save, "iteration": number, "done": done} for save in known.get("saves", [])[:1]]
-        known["saved"] = number if known["saves"] else None
-
-    run = with_figures(invent_run(tmp_path, failures=[Failure(13, 0)], steps=40, lines=2, ends_with="failed"), change)
-    report = reported(run)
+    report = reported(failed_after_one_save(tmp_path, number, done))
     assert (SAID in str(report.notes)) is not are_steps
     assert (report.ledger.steps is None) is not are_steps
 
@@ -93,13 +97,7 @@ def test_how_many_steps_a_save_of_a_failed_run_holds_is_told_by_the_step_before_
     tmp_path: Path, number: int, done: int | None, steps: int, is_about: bool
 ) -> None:
     """Numbered by the steps completed, or by the last one; nothing has gone on from it."""
-
-    def change(known: dict[str, Any]) -> None:
-        known["saves"] = [{**save, "iteration": number, "done": done} for save in known.get("saves", [])[:1]]
-        known["saved"] = number if known["saves"] else None
-
-    run = with_figures(invent_run(tmp_path, failures=[Failure(13, 0)], steps=40, lines=2, ends_with="failed"), change)
-    report = reported(run)
+    report = reported(failed_after_one_save(tmp_path, number, done))
     assert (report.ledger.steps, report.ledger.is_count_about) == (steps, is_about)
     assert ("whether it holds that step" in str(report.notes)) is is_about
 

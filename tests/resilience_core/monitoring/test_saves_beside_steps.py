@@ -149,15 +149,19 @@ def test_the_monitors_of_the_bus_tell_of_a_save_over_steps(
     assert rank.figures.beside_ns == (3 * S if monitor is SectionMonitor else 0)
 
 
+def on_the_bus(start: Callable[..., Rank], monitor: type[SectionMonitor | HeartbeatMonitor]) -> tuple[Rank, EventBus]:
+    rank, bus = start(num_warmup_iterations=0), EventBus()
+    bus.register(monitor(rank.client))
+    bus.setup(context=RunContext(rank=0, world_size=1, local_rank=0))
+    return rank, bus
+
+
 @pytest.mark.parametrize("monitor", [SectionMonitor, HeartbeatMonitor])
 @pytest.mark.parametrize(("number", "done"), [(3, 2), (2, None), (7, None)])
 def test_a_save_inside_a_step_holds_that_step_if_its_number_is_the_next_one(
     start: Callable[..., Rank], monitor: type[SectionMonitor | HeartbeatMonitor], number: int, done: int | None
 ) -> None:
-    rank = start(num_warmup_iterations=0)
-    bus = EventBus()
-    bus.register(monitor(rank.client))
-    bus.setup(context=RunContext(rank=0, world_size=1, local_rank=0))
+    rank, bus = on_the_bus(start, monitor)
     for step in range(3):
         bus.step_start(iteration=step)
         if step == 2:
@@ -172,10 +176,7 @@ def test_a_save_inside_a_step_holds_that_step_if_its_number_is_the_next_one(
 def test_a_save_after_an_evaluation_holds_the_last_training_step(
     start: Callable[..., Rank], monitor: type[SectionMonitor | HeartbeatMonitor], number: int
 ) -> None:
-    rank = start(num_warmup_iterations=0)
-    bus = EventBus()
-    bus.register(monitor(rank.client))
-    bus.setup(context=RunContext(rank=0, world_size=1, local_rank=0))
+    rank, bus = on_the_bus(start, monitor)
     for step in range(3):
         bus.step_start(iteration=step)
         bus.step_end(iteration=step)

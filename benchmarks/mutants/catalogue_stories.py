@@ -549,6 +549,20 @@ MUTANTS_OF_STORIES = (
         _STORE,
     ),
     _mutant(
+        "a story that comes through a store after the silence is not told",
+        "agent/store_exchange",
+        "            watched.is_late = True  #",
+        "            watched.is_told = watched.is_late = True  #",
+        _STORE,
+    ),
+    _mutant(
+        "a store is asked for a story for ever",
+        "agent/store_exchange",
+        "        elif (waited_ns := now_ns - watched.given_ns) >= watched.round.longest_wait_ns + _LONGEST_WATCH_NS:\n",
+        "        elif (waited_ns := now_ns - watched.given_ns) < 0:\n",
+        _STORE,
+    ),
+    _mutant(
         "a kill of long ago is that of the rank which has just been killed",
         "incidents/memory_kills",
         "        if now_ns - counts.killed_ns[-1] > (_JUST_NOW_NS if was_killed and not is_named else _LATELY_NS):\n",

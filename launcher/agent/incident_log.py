@@ -18,7 +18,7 @@ from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequ
 
 __all__ = ["IncidentLog"]
 
-_LONGEST_WAIT_FOR_A_STORY_SECONDS = 2.5
+_LONGEST_WAIT_FOR_A_STORY_SECONDS = 4.5
 """Longer than until it is clear that none comes (:mod:`launcher.nodes.gathering`)."""
 _SAME_AGAIN = "the same error as in the generation before, at the same place: it does not look like chance"
 

@@ -36,6 +36,8 @@ SUSPICIONS = "ft/suspicions"
 _POLL_SECONDS = 0.02
 _MOST_POLLS_PER_SECOND = 2000
 _LONGEST_WATCH_NS = 4 * NS_PER_SECOND
+_LEARNS_LATE_NS = 2 * NS_PER_SECOND
+"""How much later than another node the one that gathers may learn of a failure, on machines with much to do."""
 
 
 class StoreRound(NamedTuple):
@@ -58,8 +60,8 @@ class StoreRound(NamedTuple):
 
     @property
     def longest_wait_ns(self) -> int:
-        """How long a story is waited for; who gathers learns late of the failure, as every node does here."""
-        return longest_wait_ns(self.size) + int(10 * self.poll_seconds * NS_PER_SECOND)
+        """How long a story is waited for, until what this node has seen is told; no restart waits for that."""
+        return longest_wait_ns(self.size) + _LEARNS_LATE_NS + int(10 * self.poll_seconds * NS_PER_SECOND)
 
 
 class _Watched:
@@ -76,7 +78,7 @@ class _Watched:
         self.given_ns: int | None = None
         self.accounts: dict[int, str] = {}
         self.first_account_ns: int | None = None
-        self.is_gathered = self.is_told = False
+        self.is_gathered = self.is_told = self.is_late = False
 
     def is_awaited(self, now_ns: int) -> bool:
         """Return whether the store is to be asked: for a story, or for a while after a suspicion."""
@@ -230,8 +232,11 @@ class StoreExchange:
         if store.check([_STORY]):
             watched.is_told = True
             self._hear(Heard(generation, Word.STORY, store.get(_STORY).decode("utf-8")))
-        elif now_ns - watched.given_ns >= watched.round.longest_wait_ns:
+        elif (waited_ns := now_ns - watched.given_ns) >= watched.round.longest_wait_ns + _LONGEST_WATCH_NS:
             self._give_up(watched)
+        elif waited_ns >= watched.round.longest_wait_ns and not watched.is_late:
+            watched.is_late = True  # a story that comes after all is told as well
+            self._hear(Heard(generation, Word.SILENCE))
 
     def _gather(self, watched: _Watched, now_ns: int) -> None:
         store, hosts = watched.round.store, watched.round.hosts
@@ -252,7 +257,8 @@ class StoreExchange:
     def _give_up(self, watched: _Watched) -> None:
         if watched.given_ns is not None and not watched.is_told:
             watched.is_told = True
-            self._hear(Heard(watched.round.generation, Word.SILENCE))
+            if not watched.is_late:
+                self._hear(Heard(watched.round.generation, Word.SILENCE))
 
     def _hear(self, heard: Heard) -> None:
         if self._listener is not None:

@@ -121,6 +121,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
 def bounds(monkeypatch: pytest.MonkeyPatch, gathering_seconds: float, wait_seconds: float) -> None:
     monkeypatch.setattr(store_exchange, "LONGEST_GATHERING_NS", int(gathering_seconds * SECOND))
     monkeypatch.setattr(store_exchange, "longest_wait_ns", lambda size: int(wait_seconds * SECOND))
+    monkeypatch.setattr(store_exchange, "_LEARNS_LATE_NS", 0)
     monkeypatch.setattr(store_exchange, "_LONGEST_WATCH_NS", int(2 * PATIENCE * SECOND))
 
 
@@ -291,6 +292,35 @@ def test_a_story_that_is_not_decided_in_time_is_silence(job: Job, monkeypatch: p
         node.gives()
     nodes[0].next_gathered()
     assert [node.next_heard() for node in nodes] == [SILENCE] * 2
+
+
+def test_a_story_that_is_decided_after_the_silence_is_told(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gathers learns late of a failure where its machine has much to do."""
+    bounds(monkeypatch, PATIENCE, 0.2)
+    first, second = job.start(2)
+    second.gives()
+    assert second.next_heard() == SILENCE
+    second.has_done()
+    assert second.all_heard.empty()
+    first.gives()
+    assert set(first.next_gathered().accounts) == {"host 0 (0)", "host 1 (1)"}
+    first.exchange.decided(0, "the story")
+    assert second.next_heard() == story("the story")
+
+
+def test_a_story_is_not_awaited_for_ever(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds(monkeypatch, PATIENCE, 0.1)
+    monkeypatch.setattr(store_exchange, "_LONGEST_WATCH_NS", SECOND // 10)
+    node, store = troubled(job)
+    node.gives()
+    assert node.next_heard() == SILENCE
+    (watched,) = node.exchange._all()
+    until = time.monotonic() + PATIENCE
+    while watched.is_awaited(time.monotonic_ns()) and time.monotonic() < until:
+        node.has_done()
+    store.set(store_exchange._STORY, "too late")
+    node.has_done()
+    assert node.all_heard.empty()
 
 
 def test_who_has_given_no_account_awaits_no_story(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -627,7 +657,7 @@ def test_the_more_nodes_there_are_the_less_often_each_of_them_asks() -> None:
 def test_the_more_nodes_there_are_the_longer_a_story_is_waited_for() -> None:
     """Who gathers asks for each account, and every node learns late that the story is there."""
     store = HashStore()
-    for size, seconds in ((2, 2.2), (40, 2.28), (400, 4.8), (4000, 30.0)):
+    for size, seconds in ((2, 4.2), (40, 4.28), (400, 6.8), (4000, 32.0)):
         round_ = StoreRound(0, store, store, 0, size, ())
         assert round_.longest_wait_ns == pytest.approx(seconds * SECOND, rel=0.01)
         assert round_.longest_wait_ns > longest_wait_ns(size)

@@ -7,6 +7,7 @@ where that decision is taken now.
 from __future__ import annotations
 
 from benchmarks.mutants.catalogue_console import MUTANTS_OF_CONSOLE
+from benchmarks.mutants.catalogue_destroyed import MUTANTS_OF_DESTROYED_GROUPS
 from benchmarks.mutants.catalogue_evidence import MUTANTS_OF_EVIDENCE
 from benchmarks.mutants.catalogue_fence import MUTANTS_OF_THE_FENCE
 from benchmarks.mutants.catalogue_figures import MUTANTS_OF_FIGURES
@@ -1299,6 +1300,7 @@ MUTANTS = (
     *MUTANTS_OF_REPORTS,
     *MUTANTS_OF_WAITS_IN_LEDGERS,
     *MUTANTS_OF_LEFT_SECTIONS,
+    *MUTANTS_OF_DESTROYED_GROUPS,
     *MUTANTS_OF_VERDICTS,
     *MUTANTS_OF_WARM_WORKERS,
     *MUTANTS_OF_WRAPPED_CODE,

@@ -397,8 +397,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "clocks of two machines are compared",
         "incidents/node_accounts",
-        "    return e._replace(error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0, last_sign_ns=0)\n",
-        "    return e\n",
+        "        error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0,",
+        "        error=e.error, ended_ns=e.ended_ns, asked_ns=0,",
         _ATTRIBUTION,
     ),
     _mutant(

@@ -72,4 +72,6 @@ def _without_clock(e: Evidence) -> Evidence:
     if e.may_be_upset:
         e = _calm(e)
     error = e.error._replace(at_ns=1, noted_ns=1) if e.error is not None else None
-    return e._replace(error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0, last_sign_ns=0)
+    return e._replace(
+        error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0, last_sign_ns=0, left_group_ns=min(e.left_group_ns, 1)
+    )

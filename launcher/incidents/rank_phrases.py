@@ -53,6 +53,8 @@ def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: boo
         if (error := _raised(rank)) is not None:
             raised = f"raised {error.type}, and has not ended yet"
             return f"{who} {raised}{_at(rank)}{_in_section(rank)}"
+        if rank.evidence is not None and rank.evidence.has_gone_out:
+            return f"{who} has destroyed its process group, and has not ended yet{_at(rank)}{_in_section(rank)}"
         likely = "likely " if is_likely else ""
         return f"{who} {likely}holds the others up{_at(rank)}{_place(rank, by_heartbeats)}"
     silent = {

@@ -22,10 +22,11 @@ from launcher.incidents.error_kinds import may_be_of_another
 from launcher.incidents.rules_of_leaving import left_before
 from launcher.processes.evidence import Evidence
 
-__all__ = ["BEFORE", "NOT_ENDED", "beside", "doubted", "lived_on", "may_go_on", "of_exceptions"]
+__all__ = ["BEFORE", "GONE_OUT", "NOT_ENDED", "beside", "doubted", "lived_on", "may_go_on", "of_exceptions", "was_out"]
 
 BEFORE = " before any other failure was seen"
 NOT_ENDED = ", and has not ended yet"
+GONE_OUT = "had destroyed its process group"
 
 
 def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
@@ -39,6 +40,8 @@ def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
     first = raised[0]
     assert first.error is not None
     same = _alike(raised)
+    if gone := _gone_out_before(first, group):
+        return _beside_gone(gone, same)
     why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
     peers = [e for e in group if e is not first]
     likely = "likely: " if (peers or has_others) and may_be_of_another(first.error) else ""
@@ -63,6 +66,14 @@ def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
 def may_go_on(raised: Group, end_ns: float) -> bool:
     """Return whether all that raised still lived at a time, and their exceptions had not left their programs."""
     return not any(0 < e.ended_ns <= end_ns or e.has_left_program for e in raised)
+
+
+def was_out(raised: Evidence) -> bool:
+    """Return whether a rank had destroyed its own process group before it raised, other than on its way out.
+
+    It can have lost no peer then. By the clock of its node.
+    """
+    return 0 < raised.left_group_ns < when_raised(raised) - AT_ONCE_NS
 
 
 def lived_on(raised: Group, failed_ns: float) -> bool:
@@ -100,6 +111,19 @@ def doubted(found: Attribution, why: str) -> Attribution:
     return found._replace(why=f"likely: {so_far}; not certain, since {f'{reason}, and ' if reason else ''}{why}")
 
 
+def _gone_out_before(first: Evidence, group: Group) -> list[Evidence]:
+    """Return who had destroyed its process group when the first one raised, which may have lost it."""
+    return [e for e in group if e.has_gone_out and e.left_group_ns < when_raised(first) and not was_out(first)]
+
+
+def _beside_gone(gone: Group, raised: Group) -> Attribution:
+    who = "one rank" if len(raised) == 1 else f"{len(raised)} ranks"
+    others = "another" if len(gone) == 1 else "others"
+    why = f"{who} raised {kinds_of(raised)}, and {others} {GONE_OUT} before"
+    ranks = tuple(sorted(ranks_of([*raised, *gone])))
+    return Attribution(ranks, f"likely: {why}; not certain, since that may be why")
+
+
 def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:
     """Return why another rank may have failed before the first that raised; nothing where there is no reason."""
     left = [e for e in left_before(group, TAKEN_DOWN_NS) if not any(0 < each.ended_ns < e.ended_ns for each in raised)]
@@ -114,11 +138,13 @@ def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:
 
 
 def _raised_meanwhile(first: Evidence, raised: Group) -> Evidence | None:
-    """Return who raised something else while the first one that did still lived: hardly for want of that one.
+    """Return who raised something else while the first one that did was there: hardly for want of that one.
 
-    An exception is on record once it leaves a section or the script, which may be long after it was raised.
+    Its peers lose it when it destroys its process group, or ends. An exception is on record once it leaves a section or
+    the script, which may be long after it was raised.
     """
     end_ns = first.ended_ns - NOTICED_LATE_NS if first.ended_ns else math.inf
+    end_ns = min(end_ns, first.left_group_ns or math.inf)
     others = [e for e in raised if e.error is not None and first.error is not None and e.error[:2] != first.error[:2]]
     return next((e for e in others if when_raised(e) < end_ns), None)
 

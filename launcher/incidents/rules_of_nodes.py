@@ -12,7 +12,7 @@ from typing import NamedTuple
 from launcher.incidents.attributed import LIKELY, PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, ranks_of
 from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
-from launcher.incidents.rules_of_exceptions import BEFORE, NOT_ENDED
+from launcher.incidents.rules_of_exceptions import BEFORE, GONE_OUT, NOT_ENDED, was_out
 from launcher.incidents.rules_of_exits import NO_RECORD, ended_without_record
 from launcher.incidents.rules_of_hangs import has_died, is_stopped, stopped_or
 from launcher.incidents.rules_of_leaving import left_before
@@ -125,11 +125,18 @@ def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAt
 def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Evidence]) -> JobAttribution:
     """Return an attribution to ranks that have raised as likely where another rank may have been first.
 
-    That is one that has ended with 0, or one that lives, stands outside any collective, and is not known to have been
-    getting on: its exception is on record only once it leaves the script.
+    That is one that has destroyed its process group, one that has ended with 0, or one that lives, stands outside any
+    collective, and is not known to have been getting on: its exception is on record only once it leaves the script.
     """
-    if named.why.startswith(LIKELY) or not all(e.has_raised for each in sure for e in named_by(*each)):
+    ends = [e for each in sure for e in named_by(*each)]
+    if named.why.startswith(LIKELY) or not all(e.has_raised for e in ends):
         return named
+    known = [e for account, _ in sure for e in account.own_evidence()]  # these are ordered by one clock
+    gone = [e for e in everybody if e.has_gone_out and e.local_rank not in ranks_of(known)]
+    if gone and not any(was_out(e) for e in known if e.local_rank in ranks_of(ends)):
+        who = f"rank {', '.join(str(e.local_rank) for e in gone)}"
+        why = f"{as_likely(named.why)}; not certain, since {who} {GONE_OUT}, perhaps before"
+        return JobAttribution(tuple(sorted({*named.ranks, *ranks_of(gone)})), (), why)
     living = [e for e in everybody if e.exit_code is None and e.error is None and not e.waits and not e.is_lively]
     outside = [e for e in living if e.waits is False or e.sleeps_apart]
     if left := left_before(everybody):

@@ -175,6 +175,8 @@ class Evidence(NamedTuple):
     """It was in uninterruptible sleep both before and after its stack was asked for."""
     limit_ns: int = 0
     """Of a condemned one: the limit."""
+    left_group_ns: int = 0
+    """When it destroyed its default process group; 0 also where it has begun a section since."""
 
     @classmethod
     def of_cell(cls, local_rank: int, view: CellView, look: ProcessLook | None, error: ErrorRecord | None) -> Evidence:
@@ -192,12 +194,18 @@ class Evidence(NamedTuple):
             error=error if error is not None and error.may_be_why(view, exit_code) else None,
             open_sections=tuple(section.name for section in view.sections),
             last_sign_ns=view.last_sign_ns,
+            left_group_ns=view.left_group_ns if view.last_sign_ns <= view.left_group_ns else 0,
         )
 
     @property
     def sleeps_apart(self) -> bool:
         """It sleeps where no main thread waits for other ranks: in a timer, a pipe, a file, for a child."""
         return self.exit_code is None and self.kernel_wait != "" and not _OF_WAITS.search(self.kernel_wait)
+
+    @property
+    def has_gone_out(self) -> bool:
+        """It has destroyed its process group, and has neither ended since, nor told that it has finished or failed."""
+        return self.left_group_ns > 0 and self.exit_code is None and self.error is None and not self.has_left
 
     @property
     def is_victim(self) -> bool:

@@ -62,7 +62,7 @@ class RankMonitorClient(ClientLimits):
     def __init__(self) -> None:
         super().__init__(ClientState())
         self._connection = CellConnection(self._state, self._limits)
-        self._first_use = FirstUse(self._state, self._limits, self._connection.answer_questions)
+        self._first_use = FirstUse(self._state, self._limits, self._connection.know_groups)
 
     __reduce__ = refuse_copy
 

@@ -16,6 +16,7 @@ from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.client_state import ClientState, deadline_after, to_ns
 from resilience_core.monitoring.error_capture import look_for_caught, record_errors_in, stop_recording, tell_of_errors
+from resilience_core.monitoring.group_left import DefaultGroupWatch
 from resilience_core.monitoring.group_numbers import NumbersThread, has_groups, start_answering
 from resilience_core.monitoring.limit_resolver import relaxed_limits
 from resilience_core.monitoring.limits_in_force import LimitsInForce
@@ -73,6 +74,7 @@ class CellConnection:
         self._was_detached = False
         self._stack_file: TextIO | None = None
         self._numbers: NumbersThread | None = None
+        self._group_watch: DefaultGroupWatch | None = None
 
     @property
     def config(self) -> FaultToleranceConfig:
@@ -165,10 +167,13 @@ class CellConnection:
         if self.config.install_exception_hook:
             sys.excepthook = exit_on_uncaught_exception
         record_errors_in(cell, self._state.figures)
-        self.answer_questions()
+        self._group_watch = DefaultGroupWatch(cell)
+        self.know_groups()
 
-    def answer_questions(self) -> None:
+    def know_groups(self) -> None:
         """Answer the monitor's questions from here on, once there is a process group; asked at every first use."""
+        if self._group_watch is not None:
+            self._group_watch.look()
         if self._numbers is None and has_groups():
             with self._state.lock:
                 cell = self._state.cell
@@ -213,6 +218,7 @@ class CellConnection:
         if self._numbers is not None:
             self._numbers.stop()
             self._numbers = None
+        self._group_watch = None
         logger.debug("pid %d is not monitored any more; it used %d sections", os.getpid(), used)
 
     def _close_in_unseen_child(self) -> None:

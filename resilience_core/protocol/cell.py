@@ -26,6 +26,7 @@ from resilience_core.protocol.cell_layout import (
     HEARTBEAT,
     ITERATION,
     LAST_HEARTBEAT,
+    LEFT_GROUP,
     LEFT_SECTION,
     LIMITS_CHECK,
     LIMITS_TEXT,
@@ -166,7 +167,7 @@ class Cell:
             )
         # The monitor ignores a cell that is not WATCHED, so the rest may be cleared in any order.
         words[STATE] = UNUSED
-        words[SMALLEST_LIMIT] = words[LIMITS_CHECK] = words[ERROR_CHECK] = 0
+        words[SMALLEST_LIMIT] = words[LIMITS_CHECK] = words[ERROR_CHECK] = words[LEFT_GROUP] = 0
         words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
         for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
             words[word] = CLOSED
@@ -252,6 +253,7 @@ class Cell:
         words[LAST_HEARTBEAT], words[LEFT_SECTION] = known.last_heartbeat_ns, known.left_section_ns
         words[RANK], words[PID_NAMESPACE] = known.rank, known.pid_namespace
         words[WENT_BACK], words[RESUMED_FROM], words[SAVED] = known.went_back, known.resumed_from, known.saved
+        words[LEFT_GROUP] = known.left_group_ns
         words[PID], words[START_TIME] = known.pid, known.start_time
         words[0] = MAGIC
         # Its state is still UNUSED, so the monitor ignores it; the true state is stored when all the rest is there.

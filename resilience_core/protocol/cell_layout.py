@@ -31,9 +31,10 @@ Layout, native byte order, every number one aligned signed 64-bit word::
                                that of the checkpoint that was loaded; not where a step that was not done is tried again
     word RESUMED_FROM          the highest iteration of a checkpoint that was loaded, -1 when none was
     word SAVED                 the highest iteration of a checkpoint that was saved, -1 when none was
+    word LEFT_GROUP            when the owner destroyed its default process group, 0 when it has not  (shown)
 
-The last three tell, with the iteration, whether the job makes progress (see ``launcher.agent.progress``). They hold
-for the generation, so a new owner leaves them as they are.
+The three before that tell, with the iteration, whether the job makes progress (see ``launcher.agent.progress``). They
+hold for the generation, so a new owner leaves them as they are.
 
 A deadline is an absolute ``CLOCK_MONOTONIC`` instant in nanoseconds; ``CLOSED`` (0) when it is not running,
 ``NO_LIMIT`` (the largest word) when it is open without limit.
@@ -83,6 +84,7 @@ __all__ = [
     "INITIALISED",
     "ITERATION",
     "LAST_HEARTBEAT",
+    "LEFT_GROUP",
     "LEFT_SECTION",
     "LIMITS_CHECK",
     "LIMITS_TEXT",
@@ -114,7 +116,7 @@ __all__ = [
     "shown_name",
 ]
 
-MAGIC = 0x3430_4C4C_4543_5446  # "FTCELL04" read as a little-endian word
+MAGIC = 0x3530_4C4C_4543_5446  # "FTCELL05" read as a little-endian word
 
 CLOSED = 0
 
@@ -168,7 +170,9 @@ WENT_BACK = NOT_SHOWN + 2
 
 RESUMED_FROM, SAVED = WENT_BACK + 1, WENT_BACK + 2
 
-CELL_SIZE = (SAVED + 1) * 8
+LEFT_GROUP = SAVED + 1
+
+CELL_SIZE = (LEFT_GROUP + 1) * 8
 
 UNKNOWN_AT_FIRST = (ITERATION, RESUMED_FROM, SAVED)
 

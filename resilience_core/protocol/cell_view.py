@@ -15,6 +15,7 @@ from resilience_core.protocol.cell_layout import (
     INITIALISED,
     ITERATION,
     LAST_HEARTBEAT,
+    LEFT_GROUP,
     LEFT_SECTION,
     MAX_SECTIONS,
     NOT_COUNTED,
@@ -69,6 +70,8 @@ class CellView(NamedTuple):
     pid_namespace: int = 0
     closings: int = -1
     """How many times sections were closed, all together; -1 where not all of them are counted."""
+    left_group_ns: int = 0
+    """When the default process group was destroyed; 0 where it was not."""
     went_back: int = 0
     resumed_from: int = -1
     saved: int = -1
@@ -113,6 +116,7 @@ def read_view(words: memoryview, name_of: Callable[[int], str]) -> CellView:
         went_back=words[WENT_BACK],
         resumed_from=words[RESUMED_FROM],
         saved=words[SAVED],
+        left_group_ns=words[LEFT_GROUP],
     )
 
 

@@ -89,6 +89,38 @@ def test_a_rank_that_has_caught_its_exception_and_waits_is_no_culprit(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("where", "named", "why"),
+    [
+        ("finally", {0}, "raised ValueError before any other failure was seen, and has not ended yet"),
+        ("between", {0}, "raised ValueError before any other failure was seen, and has not ended yet"),
+        ("handler", {0}, "raised ValueError before any other failure was seen, and has not ended yet"),
+        ("after", {0, 1, 2}, "raised StepFailedError, and another had destroyed its process group before"),
+    ],
+)
+def test_a_rank_that_has_destroyed_its_group_and_goes_on_is_no_fact_of_another_one(
+    launch: Callable[..., Any], tmp_path: Path, where: str, named: set[int], why: str
+) -> None:
+    job = launch(
+        *("leaves_its_group.py", where),
+        nproc=3,
+        options=["--max-restarts", 1],
+        env={"FT_PY_SPY": "none", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        rank_section_timeouts="setup:60,step:30,checkpointing:60",
+        rank_out_of_section_timeout=30,
+    )
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    told = "\n".join(incident.summary())
+    culprits = {rank.rank for rank in incident.culprits}  # of those that lose it, one may not have failed yet
+    assert incident.kind == "failure", told
+    assert {0} <= culprits <= named, told
+    assert why in incident.why, told
+    assert incident.why.startswith("likely: ") == (where == "after"), told
+
+
+@pytest.mark.long
 def test_it_is_told_how_far_each_rank_is_in_its_collectives(trouble: Callable[..., Any]) -> None:
     job = trouble("deadlock")
 

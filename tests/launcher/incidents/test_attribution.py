@@ -200,6 +200,45 @@ def test_who_raised_for_want_of_another_while_that_one_had_raised_too_is_named_b
     assert culprits(rank(1, error=lost), later) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("gone", "raised", "who", "why"),
+    [
+        ({"left_group_ns": 40}, {}, (0, 1), "one rank raised ValueError, and another had destroyed its process group"),
+        # That alone is what took down its group: a victim does so on its way out as well.
+        ({"left_group_ns": 40}, {"left_group_ns": OWN.at_ns - 10}, (0, 1), "one rank raised ValueError, and another"),
+        ({"left_group_ns": 40}, {"left_group_ns": S}, (1,), ""),
+        ({"left_group_ns": OWN.at_ns + 1}, {}, (1,), ""),
+        ({"left_group_ns": 40, "has_left": True}, {}, (1,), ""),
+        ({"left_group_ns": 40, **LOST}, {}, (1,), ""),
+        ({}, {}, (1,), ""),
+    ],
+    ids=["before", "on its way out", "out before", "after", "finished", "a victim", "there"],
+)
+@pytest.mark.parametrize("has_others", [False, True])
+def test_who_had_destroyed_its_group_when_another_one_raised_is_named_beside_it(
+    gone: dict[str, Any], raised: dict[str, Any], who: tuple[int, ...], why: str, has_others: bool
+) -> None:
+    blame = attribute([rank(0, **gone), rank(1, error=OWN, exit_code=1, **raised), rank(2)], has_others=has_others)
+    assert blame.local_ranks == who
+    assert blame.why.startswith(f"likely: {why}" if why else "raised ValueError"), blame.why
+
+
+def test_several_that_raise_alike_when_another_has_destroyed_its_group_are_named_beside_it() -> None:
+    group = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n)) for n in (2, 0)] + [rank(1, left_group_ns=4)]
+    assert attribute(group) == (
+        (0, 1, 2),
+        "likely: 2 ranks raised ValueError, and another had destroyed its process group before; "
+        "not certain, since that may be why",
+    )
+
+
+def test_what_others_raise_once_the_first_that_raised_has_destroyed_its_group_casts_no_doubt_on_that() -> None:
+    later = rank(1, error=OWN._replace(type="KeyError", at_ns=OWN.at_ns + S), exit_code=1, ended_ns=OWN.at_ns + 2 * S)
+    assert attribute([rank(0, error=OWN), later]).why.startswith("likely: ")
+    blame = attribute([rank(0, error=OWN, left_group_ns=OWN.at_ns - 1), later])
+    assert blame == ((0,), "raised ValueError before any other failure was seen, and has not ended yet")
+
+
 def test_several_that_are_killed_from_outside_are_all_named() -> None:
     assert culprits(rank(0, exit_code=-9, ended_ns=5), rank(1), rank(2, exit_code=-9, ended_ns=6)) == (0, 2)
 

@@ -346,6 +346,16 @@ def test_where_one_that_is_not_overdue_is_is_said_where_it_is_known(
     assert incident.summary()[0] == f"rank 1 (pid 17) holds the others up, iteration 12{said}"
 
 
+def test_one_that_has_destroyed_its_group_does_not_hold_the_others_up() -> None:
+    gone = SLOW._replace(evidence=Evidence(1, left_group_ns=7))
+    incident = HELD_UP._replace(ranks=(WAITING, gone))
+    said = "rank 1 (pid 17) has destroyed its process group, and has not ended yet, iteration 12, in section 'step'"
+    assert incident.summary()[0] == said
+    for other in ({"left_group_ns": 0}, {"has_left": True}, {"exit_code": -15}):
+        ranks = WAITING, SLOW._replace(evidence=Evidence(1, **{"left_group_ns": 7, **other}))
+        assert " holds the others up" in incident._replace(ranks=ranks).summary()[0]
+
+
 def test_who_is_only_likely_to_be_the_culprit_likely_holds_the_others_up() -> None:
     likely = HELD_UP._replace(why="likely: behind the others")
     said = "rank 1 (pid 17) likely holds the others up, iteration 12, in section 'step' for 70.500 s"

@@ -293,6 +293,37 @@ def test_who_gives_up_by_sys_exit_is_named_beside_one_that_exits_without_an_exce
     assert "it cannot be told which came first" in found.why
 
 
+@pytest.mark.parametrize(
+    ("gone", "raised", "who"),
+    [
+        ({"left_group_ns": 7}, {}, (0, 2)),
+        ({"left_group_ns": 7}, {"left_group_ns": 49}, (0, 2)),
+        ({"left_group_ns": 7}, {"left_group_ns": 1, "error": OWN._replace(at_ns=10**9)}, (0,)),
+        ({"left_group_ns": 7, "has_left": True}, {}, (0,)),
+        ({"left_group_ns": 7, **LOST}, {}, (0,)),
+    ],
+    ids=["of another node", "both", "out before", "finished", "a victim"],
+)
+def test_who_has_destroyed_its_group_on_another_node_is_named_beside_one_that_raised(
+    gone: dict[str, Any], raised: dict[str, Any], who: tuple[int, ...]
+) -> None:
+    """No clock tells which came first."""
+    own = account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60, **raised}), kind="failure")
+    found = attribute_job([own, account("b", (2, {**gone, "left_group_ns": 7}))])
+    assert found.ranks == who
+    doubt = "likely: raised ValueError; not certain, since rank 2 had destroyed its process group, perhaps before"
+    assert found.why == (doubt if len(who) == 2 else "raised ValueError")
+
+
+def test_who_has_destroyed_its_group_after_another_one_of_its_node_had_raised_is_no_culprit() -> None:
+    known = {"error": OWN, "exit_code": 1, "ended_ns": 60}
+    own = account("a", (0, known), (1, {"left_group_ns": 70}), kind="failure")
+    assert attribute_job([own, account("b", (2, WAITS))])[::2] == (
+        (0,),
+        "raised ValueError before any other failure was seen",
+    )
+
+
 def test_an_exception_is_no_fact_where_a_rank_of_another_node_may_have_failed_before() -> None:
     """One that cleans up stands outside any collective; its exception is on record once it leaves the script."""
     raised = account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60}), kind="failure")

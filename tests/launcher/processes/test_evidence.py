@@ -120,6 +120,11 @@ def test_what_the_cell_says_becomes_evidence() -> None:
     never = Evidence.of_cell(1, view(state=UNUSED, pid=0), None, None)
     assert (never.has_begun, never.is_monitored, never.state) == (False, False, "")
 
+    # One that has begun a section since has a group again, or goes on without.
+    left = {at_ns: Evidence.of_cell(1, view(left_group_ns=at_ns), ProcessLook("S"), None) for at_ns in (0, 3, 4, 9)}
+    assert [each.left_group_ns for each in left.values()] == [0, 0, 4, 9]
+    assert [each.has_gone_out for each in left.values()] == [False, False, True, True]
+
 
 def test_a_cell_that_does_not_tell_where_its_rank_is_says_why(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path))

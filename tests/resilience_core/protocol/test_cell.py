@@ -21,6 +21,7 @@ from resilience_core.protocol.cell_layout import (
     FIRST_CLOSED,
     HEARTBEAT,
     ITERATION,
+    LEFT_GROUP,
     LIMITS_TEXT,
     MAX_SECTIONS,
     NO_LIMIT,
@@ -196,24 +197,28 @@ def test_what_tells_of_progress_holds_for_the_generation_whoever_owns_the_cell_i
     words = cell.words
     cell.claim(os.getpid(), own_start_time())
     words[RESUMED_FROM], words[SAVED] = 40, 50
+    words[LEFT_GROUP] = 60
     cell.claim(os.getpid(), own_start_time())
     words[ITERATION], words[WENT_BACK] = 9, 2
     for _ in range(3):
         cell.claim(os.getpid(), own_start_time())
         view = cell.view()
         assert (view.iteration, view.went_back, view.resumed_from, view.saved) == (9, 2, 40, 50)
+        assert view.left_group_ns == 0
 
 
 def test_a_cell_that_was_put_in_order_says_how_far_its_rank_came(cell: Cell) -> None:
     held = Cell.from_descriptor(os.open(cell.path, os.O_RDWR))
     cell.claim(os.getpid(), own_start_time())
     cell.words[ITERATION], cell.words[WENT_BACK], cell.words[RESUMED_FROM], cell.words[SAVED] = 7, 2, 40, 50
+    cell.words[LEFT_GROUP] = 60
     known = held.copy().view()
     os.pwrite(held.descriptor, b"\x55" * CELL_SIZE, 0)
 
     held.restore(known, {})
     view = cell.view()
     assert (view.iteration, view.went_back, view.resumed_from, view.saved) == (7, 2, 40, 50)
+    assert view.left_group_ns == 60
     held.close()
 
 

@@ -1,0 +1,150 @@
+"""Deliberate mistakes in what is known of ranks that have destroyed their process group."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_DESTROYED_GROUPS"]
+
+_NOTED = ("tests/resilience_core/monitoring/test_group_left.py",)
+_CELL = ("tests/resilience_core/protocol/test_cell.py",)
+_ATTRIBUTION = ("tests/launcher/incidents/test_attribution.py",)
+_OF_NODES = ("tests/launcher/incidents/test_job_attribution.py",)
+_WATCH = "resilience_core/monitoring/group_left.py"
+_RULES = "launcher/incidents/rules_of_exceptions.py"
+
+MUTANTS_OF_DESTROYED_GROUPS = (
+    Mutant(
+        "what a rank handles as it destroys its group is not noted",
+        _WATCH,
+        "                note_error(error)\n",
+        "                pass\n",
+        _NOTED,
+    ),
+    Mutant(
+        "the end of a group is known once its model is gone",
+        _WATCH,
+        "    return world.pg_map[group][1] if",
+        "    return group if",
+        _NOTED,
+    ),
+    Mutant(
+        "who trains in a handler has raised what it handles as it destroys its group",
+        _WATCH,
+        "not hasattr(error, _HANDLED) and ",
+        "",
+        _NOTED,
+    ),
+    Mutant(
+        "who has gone on in a handler has raised what it handles as it destroys its group",
+        _WATCH,
+        " and not is_of_before(error, self._cell.view()):",
+        ":",
+        _NOTED,
+    ),
+    Mutant(
+        "another thread destroys the group of the one that trains",
+        _WATCH,
+        " or threading.current_thread() is not threading.main_thread():",
+        ":",
+        _NOTED,
+    ),
+    Mutant(
+        "a process that was forked destroys the group of its parent",
+        _WATCH,
+        "if os.getpid() != self._pid or ",
+        "if ",
+        _NOTED,
+    ),
+    Mutant(
+        "a second group is not looked after",
+        _WATCH,
+        "(self._watched is None or self._watched() is not store)",
+        "self._watched is None",
+        _NOTED,
+    ),
+    Mutant(
+        "the end of a group counts for whoever owns the cell after that",
+        "resilience_core/protocol/cell.py",
+        " = words[ERROR_CHECK] = words[LEFT_GROUP] = 0",
+        " = words[ERROR_CHECK] = 0",
+        _CELL,
+    ),
+    Mutant(
+        "a cell that is put in order forgets the end of a group",
+        "resilience_core/protocol/cell.py",
+        "        words[LEFT_GROUP] = known.left_group_ns\n",
+        "",
+        _CELL,
+    ),
+    Mutant(
+        "who has begun a section since has no group any more",
+        "launcher/processes/evidence.py",
+        "view.left_group_ns if view.last_sign_ns <= view.left_group_ns else 0",
+        "view.left_group_ns",
+        ("tests/launcher/processes/test_evidence.py",),
+    ),
+    Mutant(
+        "who has destroyed its group is not named beside one that raised after that",
+        _RULES,
+        "    if gone := _gone_out_before(first, group):\n",
+        "    if False:\n",
+        _ATTRIBUTION,
+    ),
+    Mutant(
+        "who destroys its group after another one has raised is named beside it",
+        _RULES,
+        "e.has_gone_out and e.left_group_ns < when_raised(first) and",
+        "e.has_gone_out and",
+        _ATTRIBUTION,
+    ),
+    Mutant(
+        "who had destroyed its group may have lost another one",
+        _RULES,
+        "    return 0 < raised.left_group_ns < when_raised(raised) - AT_ONCE_NS\n",
+        "    return False\n",
+        _ATTRIBUTION,
+    ),
+    Mutant(
+        "who destroys its group on its way out can have lost nobody",
+        _RULES,
+        "< when_raised(raised) - AT_ONCE_NS\n",
+        "< when_raised(raised)\n",
+        _ATTRIBUTION,
+    ),
+    Mutant(
+        "what others raise for want of the first that raised casts doubt on that",
+        _RULES,
+        "    end_ns = min(end_ns, first.left_group_ns or math.inf)\n",
+        "",
+        _ATTRIBUTION,
+    ),
+    Mutant(
+        "who has destroyed its group on another node is not named",
+        "launcher/incidents/rules_of_nodes.py",
+        "    if gone and not any(was_out(e)",
+        "    if False and not any(was_out(e)",
+        _OF_NODES,
+    ),
+    Mutant(
+        "who has destroyed its group after another one of its node had raised is named beside it",
+        "launcher/incidents/rules_of_nodes.py",
+        "if e.has_gone_out and e.local_rank not in ranks_of(known)]",
+        "if e.has_gone_out]",
+        _OF_NODES,
+    ),
+    Mutant(
+        "who had destroyed its group may have lost a rank of another node",
+        "launcher/incidents/rules_of_nodes.py",
+        "    if gone and not any(was_out(e) for e in known if e.local_rank in ranks_of(ends)):\n",
+        "    if gone:\n",
+        _OF_NODES,
+    ),
+    Mutant(
+        "a rank that has destroyed its group holds the others up",
+        "launcher/incidents/rank_phrases.py",
+        "        if rank.evidence is not None and rank.evidence.has_gone_out:\n",
+        "        if False:\n",
+        ("tests/launcher/incidents/test_incident.py",),
+    ),
+)

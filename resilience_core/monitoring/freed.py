@@ -12,8 +12,13 @@ __all__ = ["call_when_freed"]
 _WATCHED = "_ft_is_watched"
 
 
-class _Watched:
-    """Is freed with the exception that it is an attribute of: there are no weak references to built-in ones."""
+class _Watched(str):
+    """Is freed with the exception that it is an attribute of: there are no weak references to built-in ones.
+
+    A string, for those who write the attributes of an exception as JSON.
+    """
+
+    __slots__ = ("__weakref__",)
 
     def __reduce__(self) -> tuple[type[bool], tuple[bool]]:
         return bool, (True,)  # where the exception goes to another process, this package may be unknown
@@ -32,7 +37,7 @@ def call_when_freed(error: BaseException, call: Callable[..., None], *arguments:
     """
     with contextlib.suppress(AttributeError, TypeError):
         if not hasattr(error, _WATCHED):
-            watched = _Watched()
+            watched = _Watched("yes")
             setattr(error, _WATCHED, watched)
             weakref.finalize(watched, _call_from_code, call, arguments).atexit = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import pickle
 import subprocess
@@ -236,6 +237,17 @@ def test_an_exception_can_be_sent_to_a_process_without_this_package(tmp_path: Pa
         [sys.executable, "-I", "-S", "-c", read, str(tmp_path / "sent")], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "ValueError('a bad batch') False\n", done.stderr
+
+
+def test_the_attributes_of_an_exception_that_was_noted_can_be_written_as_json(cell: Cell) -> None:
+    with contextlib.suppress(ValueError):
+        try:
+            leave(ValueError, "a bad batch")
+        except ValueError as error:
+            error.batch = 4711  # type: ignore[attr-defined]
+            assert json.loads(json.dumps(vars(error)))["batch"] == 4711
+            raise
+    assert left(cell).is_caught
 
 
 EXITS = """

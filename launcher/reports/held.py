@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from launcher.reports.formats import rank_list
 from launcher.reports.lineage import (
+    LastSave,
     Origin,
     first_after_a_save,
     held_by,
     known_first_after_a_save,
+    last_save,
     odd_runs,
     origins,
     saves_of,
@@ -24,7 +26,7 @@ from launcher.reports.lineage import (
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import counts_in_strides
 
-__all__ = ["of_what_is_held", "unclear_save", "unsaved_stop", "with_held"]
+__all__ = ["of_what_is_held", "partial_save", "unclear_save", "unsaved_stop", "with_held"]
 
 
 def with_held(story: Story) -> Story:
@@ -76,8 +78,16 @@ def unclear_save(story: Story) -> int | None:
     own = story.generations[last]
     if any(story.launches[member.launch].has_other_numbers for member in own.members):
         return None
-    saves = saves_of(own)
-    return max(saves) if saves and known_first_after_a_save(story) is None else None
+    save = last_save(story, own).number
+    return save if save is not None and known_first_after_a_save(story) is None else None
+
+
+def partial_save(story: Story) -> LastSave | None:
+    """Return the last save of a failed training that not all ranks have noted which save; None where there is none."""
+    if (last := _last(story)) is None or not story.generations[last].has_failed:
+        return None
+    save = last_save(story, story.generations[last])
+    return save if save.missing else None
 
 
 def _has_done(generation: JobGeneration, iteration: int) -> bool:
@@ -120,10 +130,10 @@ def _with_done(story: Story, own: JobGeneration, held: int, resumed: JobGenerati
 
 def _with_last_save(story: Story, own: JobGeneration) -> JobGeneration:
     """Return the last generation that has worked; its last save counts as kept where it has failed."""
-    saves = saves_of(own)
-    held = max(saves, default=-1) - 1 + first_after_a_save(story)
+    save = last_save(story, own).number
+    held = (-1 if save is None else save) - 1 + first_after_a_save(story)
     has_begun = own.iteration is not None and held <= own.iteration
-    if not saves or not own.has_failed or not has_begun or _has_done(own, held) or own.is_cut or own.is_silent:
+    if save is None or not own.has_failed or not has_begun or _has_done(own, held) or own.is_cut or own.is_silent:
         return own
     is_about = own.is_done_about or not _have_all_begun(story, own, held)
     return own._replace(done=held, is_done_about=is_about, is_held_about=is_about)
@@ -158,6 +168,13 @@ def of_what_is_held(story: Story) -> Iterator[str]:
         yield (
             f"nothing has gone on from the last save, of iteration {save}, which was made beside steps or inside one: "
             "whether it holds that step, and with it how many steps were kept, is about right only"
+        )
+    if (partial := partial_save(story)) is not None:
+        counted = "none" if partial.number is None else f"that of iteration {partial.number}"
+        yield (
+            f"nothing has gone on from the last save, which rank(s) {rank_list(partial.missing)} have not noted, as one "
+            "that fails in it, or that the others do not wait for: whether it was completed, and with it how many "
+            f"steps were kept and what was lost, is about right only. The last one that all have noted is {counted}"
         )
     if (stopped := unsaved_stop(story)) is not None:
         own, save = stopped

@@ -21,8 +21,10 @@ __all__ = [
     "Way",
     "begin_of",
     "first_after_a_save",
+    "LastSave",
     "held_by",
     "known_first_after_a_save",
+    "last_save",
     "odd_runs",
     "origins",
     "saves_of",
@@ -107,6 +109,37 @@ def held_by(story: Story, resumed: JobGeneration) -> int | None:
 def saves_of(generation: JobGeneration) -> set[int]:
     """Return the iterations of all saves that ranks of a generation have noted."""
     return {iteration for member in generation.members for life in member.lives.values() for iteration in life.saves}
+
+
+class LastSave(NamedTuple):
+    """The save that a generation has left behind."""
+
+    number: int | None
+    """None where there was none."""
+    missing: tuple[int, ...] = ()
+    """The ranks that have not noted a later one, which others have."""
+
+
+def last_save(story: Story, generation: JobGeneration) -> LastSave:
+    """Return the last save that all ranks have noted which save.
+
+    It may be that one rank writes and the others pass by, or that each writes its part. What only some have noted may
+    not be complete: another one was late, or has failed in it or before it.
+    """
+    lives = {
+        rank: life
+        for member in generation.members
+        for rank, life in member.lives.items()
+        if rank not in member.left and rank not in story.aside
+    }
+    saving = {rank: life for rank, life in lives.items() if life.saves or life.has_begun_to_save}
+    if not saving:
+        return LastSave(max(saves_of(generation), default=None))
+    newest = max((save for life in saving.values() for save in life.saves), default=None)
+    missing = tuple(sorted(rank for rank, life in saving.items() if newest not in life.saves))
+    if newest is None or not missing:
+        return LastSave(newest)
+    return LastSave(max(set.intersection(*(set(life.saves) for life in saving.values())), default=None), missing)
 
 
 def origins(story: Story) -> tuple[Origin | None, ...]:

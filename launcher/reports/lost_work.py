@@ -15,7 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.reports.held import unsaved_stop
-from launcher.reports.lineage import Origin, begin_of, first_after_a_save, odd_runs, saves_of, way
+from launcher.reports.lineage import Origin, begin_of, first_after_a_save, last_save, odd_runs, saves_of, way
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.step_counts import is_count_about, is_uncounted, kept_intervals, last_missing, repeated, union
 from launcher.reports.story import JobGeneration, Member, Story
@@ -85,7 +85,7 @@ def losses(story: Story) -> list[Loss]:
         if loss.is_final and not is_counted:
             again = None  # nothing tells whether there is anything to be done again
         is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
-        is_about = _is_open(story, generation, loss) or (loss.is_final and is_end_about)
+        is_about = loss.is_about or _is_open(story, generation, loss) or (loss.is_final and is_end_about)
         is_about |= stopped is not None and stopped[0] is generation
         is_about |= any(origin.is_about for index, origin in ways.after.items() if index <= number < origin.number)
         found.append(loss._replace(repeated=again, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about))
@@ -152,10 +152,13 @@ def _final(story: Story, generation: JobGeneration, first: int | None) -> Loss:
     )
     if is_well:
         return Loss(Kept.ALL)
-    if saves := saves_of(generation):
-        return Loss(Kept.SAVE, max(saves), is_final=True)
+    save = last_save(story, generation)
+    if save.number is not None:
+        return Loss(Kept.SAVE, save.number, is_final=True, is_about=bool(save.missing))
     if first is None:
         return Loss(Kept.UNKNOWN, is_final=True)
+    if save.missing:
+        return Loss(Kept.NOTHING, is_final=True, is_about=True)
     reports_saves = any(saves_of(each) or each.resumed_from is not None for each in story.generations)
     if reports_saves or first <= min(each.first_iteration or 0 for each in story.generations):
         return Loss(Kept.NOTHING, is_final=True)

@@ -136,6 +136,12 @@ class RankLife:
         return Sample(t_ns, self.iteration, self.done, inside, closed, self.saving_ns, last_sign_ns)
 
     @property
+    def has_begun_to_save(self) -> bool:
+        """An exception has left a save, or one is open in the last line."""
+        figures = self.sections.get(CHECKPOINTING)
+        return CHECKPOINTING in self.open or (figures is not None and figures.left > 0)
+
+    @property
     def saving_ns(self) -> int:
         """How long saves that are over have held up the steps in all."""
         saves = self.sections.get(CHECKPOINTING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from launcher.reports.doubts import is_doubtful
-from launcher.reports.held import unclear_save, unsaved_stop
+from launcher.reports.held import partial_save, unclear_save, unsaved_stop
 from launcher.reports.lineage import Way
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import steps_beyond
@@ -110,7 +110,7 @@ def kept_intervals(story: Story, ways: Way) -> list[Interval | None]:
 def is_count_about(story: Story) -> bool:
     """Return whether ranks may have done other iterations than those that are counted."""
     is_done_about = any(generation.is_done_about for generation in story.generations)
-    is_open = unsaved_stop(story) is not None or unclear_save(story) is not None
+    is_open = any(each(story) is not None for each in (unsaved_stop, unclear_save, partial_save))
     return is_doubtful(story) or is_done_about or is_open or steps_beyond(story) is not None
 
 

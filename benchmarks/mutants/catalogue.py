@@ -245,7 +245,7 @@ MUTANTS = (
     Mutant(
         "an exception that is being handled counts as caught",
         "resilience_core/monitoring/propagation.py",
-        "        if any(map(is_it, _handled_by(self.thread))):\n            return False\n",
+        "        if any(map(is_it, handled_by(self.thread))):\n            return False\n",
         "",
         ("tests/resilience_core/monitoring/test_propagation.py",),
     ),
@@ -371,8 +371,8 @@ MUTANTS = (
     Mutant(
         "who waits for others in a handler is named as a fact",
         "launcher/incidents/attribution.py",
-        "    if (blame := _waiting_in_a_handler(group, has_others)) is not None:\n        return blame\n",
-        "",
+        "(blame := _waiting_in_a_handler(group, has_others) or _hung_beside_a_handler(group))",
+        "(blame := _hung_beside_a_handler(group))",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

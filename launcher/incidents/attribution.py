@@ -59,7 +59,7 @@ def attribute(group: Group, *, has_others: bool = False) -> Attribution:
         calm = [e._replace(error=None, exit_code=None, ended_ns=0, has_left=False) if e in upset else e for e in group]
         known = attribute(calm, has_others=has_others)
         return known._replace(why=f"{known.why}; {len(upset)} ranks failed or ended{AFTER_ASKING}")
-    if (blame := _waiting_in_a_handler(group, has_others)) is not None:
+    if (blame := _waiting_in_a_handler(group, has_others) or _hung_beside_a_handler(group)) is not None:
         return blame
     if (blame := died_or_raised(group, has_others)) is not None:
         return _stopped_beside(blame, group) or blame
@@ -103,6 +103,20 @@ def _waiting_in_a_handler(group: Group, has_others: bool) -> Attribution | None:
     who = "another rank has" if len(waiting) == 1 else "others have"
     why = f"{who} raised {kinds_of(waiting)}, and may wait while handling that"
     return doubted(attribute(calm, has_others=has_others), why)
+
+
+def _hung_beside_a_handler(group: Group) -> Attribution | None:
+    """Name who hangs beside one that has destroyed its process group in a handler, which may go on after that."""
+    raised = [e for e in group if e.has_raised and e.left_group_ns and e.exit_code is None and not e.has_left_program]
+    hung = [e for e in group if e.is_condemned and not e.waits and not e.has_raised and e.exit_code is None]
+    if not raised or not hung or any(e.fatal_signal is not None for e in group):
+        return None
+    who = "another" if len(raised) == 1 else "others"
+    return Attribution(
+        tuple(sorted(ranks_of([*raised, *hung]))),
+        f"likely: one rank hangs, and {who} raised {kinds_of(raised)} and destroyed its process group; "
+        "not certain, since either may be the cause",
+    )
 
 
 def _stopped_beside(blame: Attribution, group: Group) -> Attribution | None:

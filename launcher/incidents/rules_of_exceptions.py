@@ -138,13 +138,12 @@ def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:
 
 
 def _raised_meanwhile(first: Evidence, raised: Group) -> Evidence | None:
-    """Return who raised something else while the first one that did was there: hardly for want of that one.
+    """Return who raised something else while the first one that did still lived: hardly for want of that one.
 
-    Its peers lose it when it destroys its process group, or ends. An exception is on record once it leaves a section or
-    the script, which may be long after it was raised.
+    An exception is on record once it leaves a section or the script, which may be long after it was raised, or as the
+    rank destroys its process group, which it may do in a handler and go on.
     """
     end_ns = first.ended_ns - NOTICED_LATE_NS if first.ended_ns else math.inf
-    end_ns = min(end_ns, first.left_group_ns or math.inf)
     others = [e for e in raised if e.error is not None and first.error is not None and e.error[:2] != first.error[:2]]
     return next((e for e in others if when_raised(e) < end_ns), None)
 

@@ -47,6 +47,8 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         if exited and _is_before(exited[0], first):
             return _of_exits([*exited, *deaths], group, has_others)
         found = _of_deaths(first, deaths)
+        if raised and _may_have_raised_before(raised[0], _latest(first, group), has_crashed=first.has_crashed):
+            return _beside_death(found, raised)
         if any(_is_before(e, first) for e in ended_without_record(group)):
             return doubted(found, "another rank had ended before, without an exception on record")
         return found
@@ -83,6 +85,24 @@ def _of_exceptions_before(first: Evidence, deaths: Group, raised: Group, group: 
     if not how.startswith("is "):
         how = f"was {how}"
     return beside([e for e in deaths if e.local_rank in dead], how, raised)
+
+
+def _may_have_raised_before(raised: Evidence, died_ns: int, *, has_crashed: bool) -> bool:
+    """Return whether a rank may have raised before another one died, whose end was noticed at most somewhat later.
+
+    What crashes may do so for want of one that had destroyed its process group.
+    """
+    was_gone = has_crashed and 0 < raised.left_group_ns < died_ns
+    return when_raised(raised) < died_ns - (0 if was_gone else AT_ONCE_NS)
+
+
+def _beside_death(found: Attribution, raised: Group) -> Attribution:
+    """Name those that have died beside the first that has raised."""
+    how = found.why.removeprefix("likely: ").partition(";")[0]
+    how = how if how.startswith("is ") else f"was {how}"
+    ranks = tuple(sorted({*found.local_ranks, raised[0].local_rank}))
+    why = f"one rank {how}, and another raised {kinds_of(raised[:1])}"
+    return Attribution(ranks, f"likely: {why}; not certain, since it cannot be told which came first")
 
 
 def ended_without_record(group: Group) -> list[Evidence]:

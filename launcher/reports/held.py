@@ -172,8 +172,8 @@ def of_what_is_held(story: Story) -> Iterator[str]:
     if (partial := partial_save(story)) is not None:
         counted = "none" if partial.number is None else f"that of iteration {partial.number}"
         yield (
-            f"nothing has gone on from the last save, which rank(s) {rank_list(partial.missing)} have not noted, as one "
-            "that fails in it, or that the others do not wait for: whether it was completed, and with it how many "
+            f"nothing has gone on from the last save, which rank(s) {rank_list(partial.missing)} have not noted, as "
+            "one that fails in it, or that the others do not wait for: whether it was completed, and with it how many "
             f"steps were kept and what was lost, is about right only. The last one that all have noted is {counted}"
         )
     if (stopped := unsaved_stop(story)) is not None:

@@ -178,9 +178,17 @@ class CellConnection:
             with self._state.lock:
                 cell = self._state.cell
                 if self._numbers is None and cell is not None and self.config.capture_stacks:
-                    self._numbers = start_answering(cell.path, look_for_caught)
+                    self._numbers = start_answering(cell.path, self._look)
                     if self._numbers is not None:
                         tell_of_errors(self._numbers.look_soon)
+                        if self._group_watch is not None:
+                            self._group_watch.when_ended = self._numbers.look_soon
+
+    def _look(self) -> bool:
+        """Look for what only another thread than the one that trains can see; return whether to do so again."""
+        watch = self._group_watch
+        is_without = watch is not None and watch.look_again()
+        return look_for_caught() or is_without
 
     def send(self, request: WorkloadControlRequest) -> None:
         """Send a workload control request to the launcher.

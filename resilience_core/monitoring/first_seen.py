@@ -10,7 +10,7 @@ from resilience_core.monitoring.error_words import tells_of_loss
 from resilience_core.monitoring.exception_links import chain_of
 from resilience_core.protocol.cell_view import CellView
 
-__all__ = ["FirstSeen", "first_seen", "is_of_before", "links_of", "mark_seen", "root_of", "seen_at"]
+__all__ = ["FirstSeen", "first_seen", "links_of", "mark_seen", "root_of", "seen_at"]
 
 _SEEN = "_ft_first_seen"
 
@@ -59,11 +59,6 @@ def seen_at(error: BaseException) -> int | None:
     """Return when this very exception was noted for the first time, or what it was raised in the course of."""
     mark = _mark_of(error)
     return mark.at_ns if mark is not None else None
-
-
-def is_of_before(error: BaseException, view: CellView) -> bool:
-    """Return whether an exception was noted before, and the rank has gone on since."""
-    return _has_gone_on(_mark_of(error), view)
 
 
 def root_of(links: list[BaseException]) -> BaseException:

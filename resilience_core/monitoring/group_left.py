@@ -17,12 +17,13 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from resilience_core.monitoring.error_capture import note_error
-from resilience_core.monitoring.exception_links import chain_of
-from resilience_core.monitoring.first_seen import is_of_before
+from resilience_core.monitoring.first_seen import seen_at
 from resilience_core.monitoring.handled import exception
+from resilience_core.monitoring.propagation import handled_by
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import LEFT_GROUP
 
@@ -45,6 +46,8 @@ class DefaultGroupWatch:
     def __init__(self, cell: Cell) -> None:
         self._cell, self._pid = cell, os.getpid()
         self._watched: weakref.ref[Any] | None = None
+        self.when_ended: Callable[[], None] = lambda: None
+        """Called when a group has ended: :meth:`look_again` should be, from then on."""
 
     def look(self) -> None:
         """Watch the default group from here on, if there is one."""
@@ -53,21 +56,34 @@ class DefaultGroupWatch:
             if store is not None and (self._watched is None or self._watched() is not store):
                 self._watched = weakref.ref(store)
                 weakref.finalize(store, self._has_ended).atexit = False
-                _mark_handled(exception())
+                _mark_handled()
+
+    def look_again(self) -> bool:
+        """Watch the group that was made after the one before it had ended, from any thread.
+
+        Returns:
+            Whether to ask again after a while: there is none yet.
+        """
+        if self._watched is None or self._watched() is not None:
+            return False
+        self.look()
+        return self._watched() is None
 
     def _has_ended(self) -> None:
-        if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
+        if os.getpid() != self._pid:
             return
         with contextlib.suppress(Exception):  # monitoring was shut down: the cell is closed
             self._cell.words[LEFT_GROUP] = time.monotonic_ns()
-            error = exception()
-            if error is not None and not hasattr(error, _HANDLED) and not is_of_before(error, self._cell.view()):
+            self.when_ended()
+            error = exception() if threading.current_thread() is threading.main_thread() else None
+            # One that was noted before is on record, or the rank has gone on since.
+            if error is not None and not hasattr(error, _HANDLED) and seen_at(error) is None:
                 note_error(error)
 
 
-def _mark_handled(error: BaseException | None) -> None:
+def _mark_handled() -> None:
     """Mark what is handled as the watch begins: who trains in a handler still handles that when it has done."""
-    for each in chain_of(error) if error is not None else ():
+    for each in handled_by(threading.main_thread().ident):
         with contextlib.suppress(AttributeError, TypeError):  # one that refuses attributes
             setattr(each, _HANDLED, True)
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Propagation"]
+__all__ = ["Propagation", "handled_by"]
 
 _MOST_RELATED = 100
 _DEEPEST = 1000
@@ -76,7 +76,7 @@ class Propagation(NamedTuple):
         Args:
             is_it: Whether an exception is this one.
         """
-        if any(map(is_it, _handled_by(self.thread))):
+        if any(map(is_it, handled_by(self.thread))):
             return False
         frame = sys._current_frames().get(self.thread)
         if frame is None:
@@ -97,9 +97,9 @@ def _from_outermost(frame: FrameType | None) -> list[FrameType]:
     return frames[::-1] if frame is None else []
 
 
-def _handled_by(thread: int) -> Iterator[BaseException]:
-    """Yield what a thread handles, and everything that this came from."""
-    topmost: Any = sys._current_exceptions().get(thread)
+def handled_by(thread: int | None) -> Iterator[BaseException]:
+    """Yield what a thread handles, by its identifier, and everything that this came from."""
+    topmost: Any = sys._current_exceptions().get(thread) if thread is not None else None
     pending = [topmost[1] if isinstance(topmost, tuple) else topmost]  # three values before Python 3.12
     seen: set[int] = set()
     while pending and len(seen) < _MOST_RELATED:

@@ -87,8 +87,11 @@ class ErrorRecord(NamedTuple):
     def is_current(self, view: CellView) -> bool:
         """Return whether the rank has done nothing since; it caught the exception and went on otherwise.
 
-        One that saves after it has lost a peer has not gone on: the handler of the exception does that.
+        Without sections and iterations its heartbeats tell, once it has caught the exception. One that saves after it
+        has lost a peer has not gone on: the handler of the exception does that.
         """
+        if self.is_caught and not self.is_consequence and view.last_heartbeat_ns > self.noted_ns:
+            return False
         since = {section.name for section in view.sections if section.opened_ns > self.noted_ns}
         is_as_before = not since or (self.is_consequence and since == {CHECKPOINTING})
         return is_as_before and view.iteration in (-1, self.iteration)

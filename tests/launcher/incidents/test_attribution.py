@@ -232,11 +232,45 @@ def test_several_that_raise_alike_when_another_has_destroyed_its_group_are_named
     )
 
 
-def test_what_others_raise_once_the_first_that_raised_has_destroyed_its_group_casts_no_doubt_on_that() -> None:
-    later = rank(1, error=OWN._replace(type="KeyError", at_ns=OWN.at_ns + S), exit_code=1, ended_ns=OWN.at_ns + 2 * S)
-    assert attribute([rank(0, error=OWN), later]).why.startswith("likely: ")
-    blame = attribute([rank(0, error=OWN, left_group_ns=OWN.at_ns - 1), later])
-    assert blame == ((0,), "raised ValueError before any other failure was seen, and has not ended yet")
+@pytest.mark.parametrize("exit_code", [-11, -9])
+@pytest.mark.parametrize(
+    ("raised_ms", "left_ms", "is_sure"),
+    [(300, 0, False), (50, 0, False), (21, 0, False), (19, 0, True), (19, 19, False), (-1, 0, True), (-1, 1, True)],
+)
+def test_who_may_have_raised_before_another_one_died_is_named_beside_it(
+    exit_code: int, raised_ms: int, left_ms: int, is_sure: bool
+) -> None:
+    """A crash may come of a peer that destroys its group; a kill comes of nothing, and is told alone at once."""
+    ms = 10**6
+    died_ns = OWN.at_ns + S
+    error = OWN._replace(at_ns=died_ns - raised_ms * ms)
+    left_ns = died_ns - left_ms * ms if left_ms else 0
+    blame = attribute([rank(0, exit_code=exit_code, ended_ns=died_ns), rank(1, error=error, left_group_ns=left_ns)])
+    if is_sure or (left_ms == 19 and exit_code == -9):
+        assert blame == ((0,), f"killed by {signal.Signals(-exit_code).name}")
+    else:
+        assert blame.local_ranks == (0, 1)
+        assert blame.why.startswith(f"likely: one rank was killed by {signal.Signals(-exit_code).name}, and another ")
+
+
+def test_who_hangs_is_named_beside_one_that_has_destroyed_its_group_in_a_handler() -> None:
+    """It may have done with its training, and export what it has learned."""
+    raised = rank(0, error=OWN._replace(type="StopIteration"), left_group_ns=OWN.at_ns - 1)
+    hung = rank(1, is_condemned=True, waits=False)
+    blame = attribute([raised, hung])
+    assert blame.local_ranks == (0, 1)
+    assert blame.why == (
+        "likely: one rank hangs, and another raised StopIteration and destroyed its process group; "
+        "not certain, since either may be the cause"
+    )
+    # Who waits for it does so for it, and what has left its program is the cause.
+    for group in (
+        [raised, hung._replace(waits=True)],
+        [raised._replace(error=OWN._replace(is_uncaught=True)), hung],
+        [raised._replace(left_group_ns=0), hung],
+    ):
+        assert attribute(group).local_ranks == (0,), group
+    assert attribute([raised, hung, rank(2, exit_code=-9, ended_ns=5)]).local_ranks == (2,)
 
 
 def test_several_that_are_killed_from_outside_are_all_named() -> None:

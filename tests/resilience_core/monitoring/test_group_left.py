@@ -21,12 +21,13 @@ from resilience_core.protocol.error_record import parse_error
 cell, groups = Cell.create(sys.argv[1]), 0
 record_errors_in(cell)
 
-def begin():
+def begin(looks=True):
     global groups
     groups += 1
     init = f"file://{sys.argv[1]}.{groups}"
     dist.init_process_group("gloo", init_method=init, rank=0, world_size=1)
-    watch.look()
+    if looks:
+        watch.look()
 
 def fail():
     try:
@@ -67,18 +68,30 @@ HOW: dict[str, tuple[str, str]] = {
         "    dist.destroy_process_group()\n    say()",
         "True: None",
     ),
-    # Another thread may do so for one that waits, and a process that was forked has a copy of it, without its threads.
+    # What that thread handles is not what the one that trains has raised.
     "in a thread": (
-        "begin()\nthread = threading.Thread(target=dist.destroy_process_group)\nthread.start()\nthread.join()\nsay()",
-        "False: None",
+        "def end():\n"
+        "    try: raise KeyError\n"
+        "    except KeyError: dist.destroy_process_group()\n"
+        "begin()\nthread = threading.Thread(target=end)\nthread.start()\nthread.join()\nsay()",
+        "True: None",
     ),
+    # A process that was forked has a copy of the group, without its threads.
     "in a child": (
         "begin()\n"
         "if (pid := os.fork()) == 0:\n    dist.distributed_c10d._world.pg_map.clear()\n    os._exit(0)\n"
         "os.waitpid(pid, 0)\nsay()",
         "False: None",
     ),
-    "none": ("watch.look()\nsay()", "False: None"),
+    "made while another thread looks": (
+        "begin()\nasked = []\nwatch.when_ended = lambda: asked.append(watch.look_again)\n"
+        "dist.destroy_process_group()\ncell.words[LEFT_GROUP] = 0\n"
+        "def ask():\n    assert asked[0]()\n    begin(looks=False)\n"
+        "    assert not asked[0]()\n    assert not asked[0]()\n"
+        "thread = threading.Thread(target=ask)\nthread.start()\nthread.join()\nfail()",
+        "True: ValueError at 7",
+    ),
+    "none": ("assert not watch.look_again()\nwatch.look()\nsay()", "False: None"),
     "with a closed cell": ("begin()\nclosed.close()\ndist.destroy_process_group()\nsay()", "False: None"),
 }
 END = "\nname = 'at the end of the program'\nbegin()\nsay()\n"

@@ -22,7 +22,7 @@ from resilience_core.monitoring.error_capture import (
     stop_recording,
 )
 from resilience_core.protocol.cell import Cell
-from resilience_core.protocol.cell_layout import CLOSED, ERROR_TEXT, FIRST_SECTION, ITERATION, NO_LIMIT
+from resilience_core.protocol.cell_layout import CLOSED, ERROR_TEXT, FIRST_SECTION, ITERATION, LAST_HEARTBEAT, NO_LIMIT
 from resilience_core.protocol.error_record import (
     VERSION,
     ErrorRecord,
@@ -186,6 +186,16 @@ def test_the_loss_of_a_peer_tells_of_a_victim_though_it_was_caught(cell: Cell) -
     for message, may_be in (("Connection closed by peer", True), ("bad batch", False)):
         caught = ErrorRecord("RuntimeError", message, is_consequence=may_be, is_caught=True)
         assert caught.may_be_why(cell.view(), None) is may_be
+
+
+def test_one_that_was_caught_does_not_count_once_the_rank_has_sent_heartbeats(cell: Cell) -> None:
+    """It may use nothing else. The loss of a peer still tells of a victim, also of what that raises later."""
+    record = ErrorRecord("MemoryError", "", noted_ns=7, is_caught=True)
+    for sent_ns, counts in ((6, True), (7, True), (8, False)):
+        cell.words[LAST_HEARTBEAT] = sent_ns
+        assert record.is_current(cell.view()) is counts
+        assert record._replace(is_caught=False).is_current(cell.view())
+        assert record._replace(is_consequence=True).is_current(cell.view())
 
 
 def test_an_exit_tells_of_the_exception_in_whose_handler_it_is(cell: Cell) -> None:

@@ -90,16 +90,16 @@ def test_a_rank_that_has_caught_its_exception_and_waits_is_no_culprit(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("where", "named", "why"),
+    ("where", "why"),
     [
-        ("finally", {0}, "raised ValueError before any other failure was seen, and has not ended yet"),
-        ("between", {0}, "raised ValueError before any other failure was seen, and has not ended yet"),
-        ("handler", {0}, "raised ValueError before any other failure was seen, and has not ended yet"),
-        ("after", {0, 1, 2}, "raised StepFailedError, and another had destroyed its process group before"),
+        ("finally", "raised ValueError"),
+        ("between", "raised ValueError"),
+        ("handler", "raised ValueError"),
+        ("after", "raised StepFailedError, and another had destroyed its process group before"),
     ],
 )
 def test_a_rank_that_has_destroyed_its_group_and_goes_on_is_no_fact_of_another_one(
-    launch: Callable[..., Any], tmp_path: Path, where: str, named: set[int], why: str
+    launch: Callable[..., Any], tmp_path: Path, where: str, why: str
 ) -> None:
     job = launch(
         *("leaves_its_group.py", where),
@@ -113,11 +113,10 @@ def test_a_rank_that_has_destroyed_its_group_and_goes_on_is_no_fact_of_another_o
     assert job.wait(90) == 0
     (incident,) = job.incidents()
     told = "\n".join(incident.summary())
-    culprits = {rank.rank for rank in incident.culprits}  # of those that lose it, one may not have failed yet
     assert incident.kind == "failure", told
-    assert {0} <= culprits <= named, told
+    assert 0 in [rank.rank for rank in incident.culprits], told
     assert why in incident.why, told
-    assert incident.why.startswith("likely: ") == (where == "after"), told
+    assert incident.why.startswith("likely: "), told
 
 
 @pytest.mark.long

@@ -27,8 +27,30 @@ _TOGETHER = "launcher/reports/story.py"
 _MEMBERS = "launcher/reports/members.py"
 _LET_GO = "launcher/reports/let_go.py"
 _LINEAGE = ("tests/launcher/reports/test_lineage.py",)
+_LAST_SAVES = ("tests/launcher/reports/test_last_saves.py",)
 
 MUTANTS_OF_REPORTS = (
+    Mutant(
+        "who has failed before the first save of all is none that writes it",
+        "launcher/reports/lineage.py",
+        "LastSave(newest, _before_the_first(story, generation, newest))",
+        "LastSave(newest)",
+        ("tests/launcher/reports/test_last_saves.py",),
+    ),
+    Mutant(
+        "who has passed by the first save may write it",
+        "launcher/reports/lineage.py",
+        " and life.done is not None and life.done < done)",
+        ")",
+        ("tests/launcher/reports/test_last_saves.py",),
+    ),
+    Mutant(
+        "who has passed by a save may write the later ones",
+        "launcher/reports/lineage.py",
+        "    if newest is None or any(",
+        "    if newest is None or False and any(",
+        ("tests/launcher/reports/test_last_saves.py",),
+    ),
     Mutant(
         "a report takes a rank that closes its step when it is killed for one that gets on",
         "launcher/reports/rank_lives.py",
@@ -165,7 +187,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report keeps what a failed run has done since its last save",
         _LOST,
-        "        return Loss(Kept.SAVE, max(saves), is_final=True)\n",
+        "        return Loss(Kept.SAVE, save.number, is_final=True, is_about=bool(save.missing))\n",
         "        return Loss(Kept.ALL, is_final=True)\n",
         _LEDGER,
     ),
@@ -1176,5 +1198,89 @@ MUTANTS_OF_REPORTS = (
         "    return min(miss.late_seconds, longest) if longest > 0 else miss.late_seconds\n",
         "    return miss.late_seconds\n",
         ("tests/launcher/reports/test_story.py",),
+    ),
+    Mutant(
+        "a last save counts that a rank has not noted which saves",
+        "launcher/reports/lineage.py",
+        "if newest not in life.saves))",
+        "if False))",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "of a last save that a rank has not noted the newest number counts",
+        "launcher/reports/lineage.py",
+        "return LastSave(max(set.intersection(*(set(life.saves) for life in saving.values())), default=None), missing)",
+        "return LastSave(newest, missing)",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a last save is asked of a rank that never saves",
+        "launcher/reports/lineage.py",
+        "if rank not in member.left and (life.saves or life.has_begun_to_save)",
+        "if rank not in member.left",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a last save is asked of a rank that had ended well",
+        "launcher/reports/lineage.py",
+        "if rank not in member.left and (life.saves",
+        "if (life.saves",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a last save is asked of a rank that takes no steps",
+        "launcher/reports/lineage.py",
+        "        for rank, life in member.lives.items()\n        if rank not in story.aside\n",
+        "        for rank, life in member.lives.items()\n",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "the last save of a rank that had ended well is asked of no other one",
+        "launcher/reports/lineage.py",
+        "for _, life in with_steps.values() for save",
+        "for life in saving.values() for save",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a rank that is in its first save does not save",
+        "launcher/reports/rank_lives.py",
+        "return CHECKPOINTING in self.open or (figures is not None and figures.left > 0)",
+        "return figures is not None and figures.left > 0",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a rank whose first save an exception has left does not save",
+        "launcher/reports/rank_lives.py",
+        "return CHECKPOINTING in self.open or (figures is not None and figures.left > 0)",
+        "return CHECKPOINTING in self.open",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a last save that a rank has not noted leaves the counts exact",
+        "launcher/reports/step_counts.py",
+        "(unsaved_stop, unclear_save, partial_save)",
+        "(unsaved_stop, unclear_save)",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a last save that a rank has not noted leaves what was lost exact",
+        "launcher/reports/lost_work.py",
+        "save.number, is_final=True, is_about=bool(save.missing))",
+        "save.number, is_final=True)",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a first save that a rank has not noted leaves what was lost exact",
+        "launcher/reports/lost_work.py",
+        "        return Loss(Kept.NOTHING, is_final=True, is_about=True)\n",
+        "        return Loss(Kept.NOTHING, is_final=True)\n",
+        _LAST_SAVES,
+    ),
+    Mutant(
+        "a training that stops itself is asked for a save that all ranks have noted",
+        "launcher/reports/held.py",
+        "and own.has_failed and not is_kept_whole(story, own) else",
+        "and own.has_failed else",
+        _LAST_SAVES,
     ),
 )

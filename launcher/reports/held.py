@@ -15,6 +15,7 @@ from launcher.reports.lineage import (
     Origin,
     first_after_a_save,
     held_by,
+    is_kept_whole,
     known_first_after_a_save,
     last_save,
     odd_runs,
@@ -84,10 +85,11 @@ def unclear_save(story: Story) -> int | None:
 
 def partial_save(story: Story) -> LastSave | None:
     """Return the last save of a failed training that not all ranks have noted which save; None where there is none."""
-    if (last := _last(story)) is None or not story.generations[last].has_failed:
+    if (last := _last(story)) is None or story.generations[last].run in odd_runs(story):
         return None
-    save = last_save(story, story.generations[last])
-    return save if save.missing else None
+    own = story.generations[last]
+    save = last_save(story, own)
+    return save if save.missing and own.has_failed and not is_kept_whole(story, own) else None
 
 
 def _has_done(generation: JobGeneration, iteration: int) -> bool:
@@ -170,11 +172,12 @@ def of_what_is_held(story: Story) -> Iterator[str]:
             "whether it holds that step, and with it how many steps were kept, is about right only"
         )
     if (partial := partial_save(story)) is not None:
-        counted = "none" if partial.number is None else f"that of iteration {partial.number}"
+        counted = "there is none" if partial.number is None else f"number {partial.number}"
         yield (
-            f"nothing has gone on from the last save, which rank(s) {rank_list(partial.missing)} have not noted, as "
-            "one that fails in it, or that the others do not wait for: whether it was completed, and with it how many "
-            f"steps were kept and what was lost, is about right only. The last one that all have noted is {counted}"
+            f"nothing has gone on from the last save, which rank(s) {rank_list(partial.missing)} have not noted, "
+            "though they save: they may have failed in it or before it. Whether it is complete, and with it how many "
+            "steps were kept and what was lost, is about right only. The last one counts that all ranks that save have "
+            f"noted: {counted}"
         )
     if (stopped := unsaved_stop(story)) is not None:
         own, save = stopped

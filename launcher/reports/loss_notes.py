@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.reports.completeness import runs_of_unknown_ranks
 from launcher.reports.formats import rank_list
+from launcher.reports.lineage import last_save
 from launcher.reports.lost_work import Kept, Loss, has_other_numbers, hides_its_begin, total_repeated
 from launcher.reports.story import JobGeneration, Story
 
@@ -51,17 +52,19 @@ def of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
         else:
             save = "numbered" if has_other_numbers(story, generation) else "of iteration"
             since = f"the save {save} {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
-            why = _why_about(story, generation)
-            about = f", which is about right only: {why}" if loss.is_about else ""
-            here = " in these folders" if loss.is_about else ""
+            may_go_on = _why_about(story, generation)
+            here = " in these folders" if may_go_on else ""
+            missing = last_save(story, generation).missing
+            why = [*may_go_on, *([f"rank(s) {rank_list(missing)} have not noted a later save"] if missing else [])]
+            about = f", which is about right only: {'; '.join(why)}" if loss.is_about else ""
             yield (
                 f"nothing{here} has gone on from generation {generation.number}: what it did since {since} counts as "
                 f"lost{about}"
             )
 
 
-def _why_about(story: Story, generation: JobGeneration) -> str:
-    """Return why it is not known what was lost of a generation that nothing here has gone on from."""
+def _why_about(story: Story, generation: JobGeneration) -> list[str]:
+    """Return why something may have gone on from a generation, or it may have saved more, though nothing here tells."""
     why = []
     if generation.is_open_ended:
         why.append("its last lines are missing, and a later save may be in them")
@@ -72,7 +75,7 @@ def _why_about(story: Story, generation: JobGeneration) -> str:
         why.append("a run of whose ranks nothing is known may have gone on")
     if story.lacks - unknown:
         why.append("a run that is missing may have gone on")
-    return "; ".join(why)
+    return why
 
 
 def _is_kept_throughout(generation: JobGeneration, loss: Loss) -> bool:

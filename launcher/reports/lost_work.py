@@ -15,7 +15,16 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.reports.held import unsaved_stop
-from launcher.reports.lineage import Origin, begin_of, first_after_a_save, last_save, odd_runs, saves_of, way
+from launcher.reports.lineage import (
+    Origin,
+    begin_of,
+    first_after_a_save,
+    is_kept_whole,
+    last_save,
+    odd_runs,
+    saves_of,
+    way,
+)
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.step_counts import is_count_about, is_uncounted, kept_intervals, last_missing, repeated, union
 from launcher.reports.story import JobGeneration, Member, Story
@@ -61,8 +70,8 @@ class Loss(NamedTuple):
     is_cut: bool = False
     """Its last figures are missing: it may have done more than they tell."""
     is_about: bool = False
-    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing, or the run
-    is going to."""
+    """It may be another one: nothing has gone on from it as far as is known, and its last lines, or other nodes'
+    folders, are missing, or the run is going to; or not all ranks have noted its last save."""
 
 
 def losses(story: Story) -> list[Loss]:
@@ -145,12 +154,7 @@ def hides_its_begin(generation: JobGeneration) -> bool:
 
 def _final(story: Story, generation: JobGeneration, first: int | None) -> Loss:
     """Return what became of the work of a generation that nothing has gone on from."""
-    launches = [story.launches[member.launch] for member in generation.members]
-    is_well = generation.is_stopped_on_purpose or any(
-        member.own.finished_ns is not None or launch.is_running or launch.outcome == "succeeded"
-        for member, launch in zip(generation.members, launches, strict=True)
-    )
-    if is_well:
+    if is_kept_whole(story, generation):
         return Loss(Kept.ALL)
     save = last_save(story, generation)
     if save.number is not None:

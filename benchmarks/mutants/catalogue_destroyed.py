@@ -64,6 +64,13 @@ MUTANTS_OF_DESTROYED_GROUPS = (
         _NOTED,
     ),
     Mutant(
+        "who has made its group anew has destroyed it",
+        _WATCH,
+        "                self._cell.words[LEFT_GROUP] = 0\n",
+        "",
+        _NOTED,
+    ),
+    Mutant(
         "the end of a group counts for whoever owns the cell after that",
         "resilience_core/protocol/cell.py",
         " = words[ERROR_CHECK] = words[LEFT_GROUP] = 0",

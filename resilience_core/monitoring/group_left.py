@@ -56,6 +56,7 @@ class DefaultGroupWatch:
             if store is not None and (self._watched is None or self._watched() is not store):
                 self._watched = weakref.ref(store)
                 weakref.finalize(store, self._has_ended).atexit = False
+                self._cell.words[LEFT_GROUP] = 0
                 _mark_handled()
 
     def look_again(self) -> bool:

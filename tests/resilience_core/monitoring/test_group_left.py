@@ -46,9 +46,10 @@ HOW: dict[str, tuple[str, str]] = {
     "kept by a model": ("begin()\nkept = dist.group.WORLD\nfail()", "True: ValueError at 7"),
     "with no exception": ("begin()\nwatch.look()\ndist.destroy_process_group()\nsay()", "True: None"),
     "a second one": (
-        "begin()\ndist.destroy_process_group()\ncell.words[LEFT_GROUP] = 0\nbegin()\nfail()",
+        "begin()\ndist.destroy_process_group()\nbegin()\nfail()",
         "True: ValueError at 7",
     ),
+    "made anew": ("begin()\ndist.destroy_process_group()\nbegin()\nsay()", "False: None"),
     "one beside it": ("begin()\ndist.destroy_process_group(dist.new_group([0]))\nsay()", "False: None"),
     # Who trains in a handler has not failed by what it handles.
     "handled since before": (
@@ -85,7 +86,7 @@ HOW: dict[str, tuple[str, str]] = {
     ),
     "made while another thread looks": (
         "begin()\nasked = []\nwatch.when_ended = lambda: asked.append(watch.look_again)\n"
-        "dist.destroy_process_group()\ncell.words[LEFT_GROUP] = 0\n"
+        "dist.destroy_process_group()\n"
         "def ask():\n    assert asked[0]()\n    begin(looks=False)\n"
         "    assert not asked[0]()\n    assert not asked[0]()\n"
         "thread = threading.Thread(target=ask)\nthread.start()\nthread.join()\nfail()",

@@ -22,7 +22,19 @@ from launcher.incidents.error_kinds import may_be_of_another
 from launcher.incidents.rules_of_leaving import left_before
 from launcher.processes.evidence import Evidence
 
-__all__ = ["BEFORE", "GONE_OUT", "NOT_ENDED", "beside", "doubted", "lived_on", "may_go_on", "of_exceptions", "was_out"]
+__all__ = [
+    "BEFORE",
+    "GONE_OUT",
+    "NOT_ENDED",
+    "beside",
+    "beside_gone",
+    "doubted",
+    "gone_out_before",
+    "lived_on",
+    "may_go_on",
+    "of_exceptions",
+    "was_out",
+]
 
 BEFORE = " before any other failure was seen"
 NOT_ENDED = ", and has not ended yet"
@@ -40,13 +52,14 @@ def of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
     first = raised[0]
     assert first.error is not None
     same = _alike(raised)
-    if gone := _gone_out_before(first, group):
-        return _beside_gone(gone, same)
+    if gone := gone_out_before(first, first.error.at_ns, group):
+        return beside_gone(gone, f"raised {kinds_of(same)}", same)
     why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
     peers = [e for e in group if e is not first]
     likely = "likely: " if (peers or has_others) and may_be_of_another(first.error) else ""
     why += PERHAPS_FOR_ANOTHER if likely else ""
     is_everybody = not has_others and len(same) == len(group) and len({e.error and e.error.earlier for e in same}) == 1
+    is_everybody &= first.error.type != "SystemExit"  # so scripts give up, whatever they had caught
     if len(same) > 1 and not is_everybody and not likely:
         likely, why = "likely: ", why + SEVERAL_RAISED_IT
     if len(same) > 1:
@@ -68,12 +81,39 @@ def may_go_on(raised: Group, end_ns: float) -> bool:
     return not any(0 < e.ended_ns <= end_ns or e.has_left_program for e in raised)
 
 
-def was_out(raised: Evidence) -> bool:
-    """Return whether a rank had destroyed its own process group before it raised, other than on its way out.
+def was_out(failed: Evidence) -> bool:
+    """Return whether a rank had destroyed its own process group before it failed, other than on its way out.
 
     It can have lost no peer then. By the clock of its node.
     """
-    return 0 < raised.left_group_ns < when_raised(raised) - AT_ONCE_NS
+    return 0 < failed.left_group_ns < (when_raised(failed) or failed.ended_ns) - AT_ONCE_NS
+
+
+def gone_out_before(failed: Evidence, failed_ns: int, group: Group) -> list[Evidence]:
+    """Return who had destroyed its process group when another rank failed, which may have lost it.
+
+    Args:
+        failed: That rank.
+        failed_ns: When it did.
+        group: All ranks of this node.
+    """
+    return [e for e in group if e.has_gone_out and e.left_group_ns < failed_ns and not was_out(failed)]
+
+
+def beside_gone(gone: Group, how: str, failed: Group) -> Attribution:
+    """Name ranks that have failed beside those that had destroyed their process group before.
+
+    Args:
+        gone: The latter.
+        how: How the others have failed, as the predicate of a sentence.
+        failed: Those.
+    """
+    who = "one rank" if len(failed) == 1 else f"{len(failed)} ranks"
+    others = "another" if len(gone) == 1 else "others"
+    ranks = tuple(sorted(ranks_of([*failed, *gone])))
+    return Attribution(
+        ranks, f"likely: {who} {how}, and {others} {GONE_OUT} before; not certain, since that may be why"
+    )
 
 
 def lived_on(raised: Group, failed_ns: float) -> bool:
@@ -109,19 +149,6 @@ def doubted(found: Attribution, why: str) -> Attribution:
     so_far = so_far.replace(BEFORE, "")
     reason = "" if PERHAPS_FOR_ANOTHER.endswith(reason) else reason  # that is what is told now
     return found._replace(why=f"likely: {so_far}; not certain, since {f'{reason}, and ' if reason else ''}{why}")
-
-
-def _gone_out_before(first: Evidence, group: Group) -> list[Evidence]:
-    """Return who had destroyed its process group when the first one raised, which may have lost it."""
-    return [e for e in group if e.has_gone_out and e.left_group_ns < when_raised(first) and not was_out(first)]
-
-
-def _beside_gone(gone: Group, raised: Group) -> Attribution:
-    who = "one rank" if len(raised) == 1 else f"{len(raised)} ranks"
-    others = "another" if len(gone) == 1 else "others"
-    why = f"{who} raised {kinds_of(raised)}, and {others} {GONE_OUT} before"
-    ranks = tuple(sorted(ranks_of([*raised, *gone])))
-    return Attribution(ranks, f"likely: {why}; not certain, since that may be why")
 
 
 def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:

@@ -18,7 +18,16 @@ from launcher.incidents.attributed import (
     ranks_of,
     when_raised,
 )
-from launcher.incidents.rules_of_exceptions import BEFORE, beside, doubted, lived_on, may_go_on, of_exceptions
+from launcher.incidents.rules_of_exceptions import (
+    BEFORE,
+    beside,
+    beside_gone,
+    doubted,
+    gone_out_before,
+    lived_on,
+    may_go_on,
+    of_exceptions,
+)
 from launcher.incidents.rules_of_leaving import left_before_all
 from launcher.processes.evidence import Evidence
 
@@ -49,6 +58,8 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         found = _of_deaths(first, deaths)
         if raised and _may_have_raised_before(raised[0], _latest(first, group), has_crashed=first.has_crashed):
             return _beside_death(found, raised)
+        if first.has_crashed and (gone := gone_out_before(first, _latest(first, group), group)):
+            return beside_gone(gone, _how_it_died(found), [e for e in deaths if e.local_rank in found.local_ranks])
         if any(_is_before(e, first) for e in ended_without_record(group)):
             return doubted(found, "another rank had ended before, without an exception on record")
         return found
@@ -80,11 +91,8 @@ def _of_exceptions_before(first: Evidence, deaths: Group, raised: Group, group: 
     """
     if not may_go_on(raised, _latest(first, group)):
         return of_exceptions(raised, group, has_others)
-    dead, why = _of_deaths(first, deaths)
-    how = why.removeprefix("likely: ").partition(";")[0]
-    if not how.startswith("is "):
-        how = f"was {how}"
-    return beside([e for e in deaths if e.local_rank in dead], how, raised)
+    found = _of_deaths(first, deaths)
+    return beside([e for e in deaths if e.local_rank in found.local_ranks], _how_it_died(found), raised)
 
 
 def _may_have_raised_before(raised: Evidence, died_ns: int, *, has_crashed: bool) -> bool:
@@ -96,10 +104,15 @@ def _may_have_raised_before(raised: Evidence, died_ns: int, *, has_crashed: bool
     return when_raised(raised) < died_ns - (0 if was_gone else AT_ONCE_NS)
 
 
+def _how_it_died(found: Attribution) -> str:
+    """Return how those that have died did, as the predicate of a sentence."""
+    how = found.why.removeprefix("likely: ").partition(";")[0]
+    return how if how.startswith("is ") else f"was {how}"
+
+
 def _beside_death(found: Attribution, raised: Group) -> Attribution:
     """Name those that have died beside the first that has raised."""
-    how = found.why.removeprefix("likely: ").partition(";")[0]
-    how = how if how.startswith("is ") else f"was {how}"
+    how = _how_it_died(found)
     ranks = tuple(sorted({*found.local_ranks, raised[0].local_rank}))
     why = f"one rank {how}, and another raised {kinds_of(raised[:1])}"
     return Attribution(ranks, f"likely: {why}; not certain, since it cannot be told which came first")

@@ -123,13 +123,14 @@ def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAt
 
 
 def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Evidence]) -> JobAttribution:
-    """Return an attribution to ranks that have raised as likely where another rank may have been first.
+    """Return an attribution to ranks that have raised or crashed as likely where another rank may have been first.
 
     That is one that has destroyed its process group, one that has ended with 0, or one that lives, stands outside any
     collective, and is not known to have been getting on: its exception is on record only once it leaves the script.
+    A crash may come of the first of these alone.
     """
     ends = [e for each in sure for e in named_by(*each)]
-    if named.why.startswith(LIKELY) or not all(e.has_raised for e in ends):
+    if named.why.startswith(LIKELY) or not all(e.has_raised or e.has_crashed for e in ends):
         return named
     known = [e for account, _ in sure for e in account.own_evidence()]  # these are ordered by one clock
     gone = [e for e in everybody if e.has_gone_out and e.local_rank not in ranks_of(known)]
@@ -137,6 +138,8 @@ def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Ev
         who = f"rank {', '.join(str(e.local_rank) for e in gone)}"
         why = f"{as_likely(named.why)}; not certain, since {who} {GONE_OUT}, perhaps before"
         return JobAttribution(tuple(sorted({*named.ranks, *ranks_of(gone)})), (), why)
+    if not all(e.has_raised for e in ends):
+        return named
     living = [e for e in everybody if e.exit_code is None and e.error is None and not e.waits and not e.is_lively]
     outside = [e for e in living if e.waits is False or e.sleeps_apart]
     if left := left_before(everybody):

@@ -223,6 +223,41 @@ def test_who_had_destroyed_its_group_when_another_one_raised_is_named_beside_it(
     assert blame.why.startswith(f"likely: {why}" if why else "raised ValueError"), blame.why
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "crashed", "is_sure"),
+    [
+        (-11, {}, False),
+        (-11, {"left_group_ns": S - 10}, False),
+        (-11, {"left_group_ns": S // 2}, True),
+        (-7, {}, False),
+        (-9, {}, True),
+    ],
+    ids=["crashed", "on its way out", "out before", "another signal", "killed"],
+)
+def test_who_had_destroyed_its_group_when_another_one_crashed_is_named_beside_it(
+    exit_code: int, crashed: dict[str, Any], is_sure: bool
+) -> None:
+    """Nothing that it handled is on record; a kill comes of nothing."""
+    name = signal.Signals(-exit_code).name
+    group = [rank(0, left_group_ns=40), rank(1, exit_code=exit_code, ended_ns=S, **crashed), rank(2)]
+    assert attribute(group) == (
+        ((1,), f"killed by {name}")
+        if is_sure
+        else (
+            (0, 1),
+            f"likely: one rank was killed by {name}, and another had destroyed its process group before; "
+            "not certain, since that may be why",
+        )
+    )
+    group[0] = rank(0, left_group_ns=S + 1)
+    assert attribute(group).why == f"killed by {name}"
+
+
+def test_what_all_end_with_is_likely_where_scripts_give_up_so() -> None:
+    group = [rank(n, error=OWN._replace(type="SystemExit", message="1", at_ns=OWN.at_ns + n)) for n in range(2)]
+    assert attribute(group).why.startswith("likely: 2 ranks raised the same SystemExit")
+
+
 def test_several_that_raise_alike_when_another_has_destroyed_its_group_are_named_beside_it() -> None:
     group = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n)) for n in (2, 0)] + [rank(1, left_group_ns=4)]
     assert attribute(group) == (

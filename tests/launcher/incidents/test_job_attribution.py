@@ -315,6 +315,18 @@ def test_who_has_destroyed_its_group_on_another_node_is_named_beside_one_that_ra
     assert found.why == (doubt if len(who) == 2 else "raised ValueError")
 
 
+@pytest.mark.parametrize(("code", "name"), [(-11, "SIGSEGV"), (-9, "SIGKILL")])
+def test_who_has_destroyed_its_group_on_another_node_is_named_beside_one_that_crashed(code: int, name: str) -> None:
+    """Not beside one that was killed, which comes of nothing."""
+    died = account("a", (0, {"exit_code": code, "ended_ns": 60}), kind="failure")
+    found = attribute_job([died, account("b", (2, {"left_group_ns": 7}))])
+    doubt = "; not certain, since rank 2 had destroyed its process group, perhaps before"
+    crashed = ((0, 2), f"likely: killed by {name}{doubt}")
+    assert found[::2] == (crashed if code == -11 else ((0,), f"killed by {name}"))
+    # One that stands outside any collective is no reason for a crash.
+    assert attribute_job([died, account("b", (2, OUTSIDE))]).why == f"killed by {name}"
+
+
 def test_who_has_destroyed_its_group_after_another_one_of_its_node_had_raised_is_no_culprit() -> None:
     known = {"error": OWN, "exit_code": 1, "ended_ns": 60}
     own = account("a", (0, known), (1, {"left_group_ns": 70}), kind="failure")

@@ -155,6 +155,13 @@ MUTANTS_OF_DESTROYED_GROUPS = (
         _ATTRIBUTION,
     ),
     Mutant(
+        "an exit is a fact though a script may so give up a peer, having destroyed no group",
+        "launcher/incidents/error_kinds.py",
+        ' or (error.type == "SystemExit" and error.earlier is None)',
+        "",
+        _ATTRIBUTION,
+    ),
+    Mutant(
         "what all ranks exit with by themselves, having destroyed no group, is everybody's",
         _RULES,
         '    is_everybody &= first.error.type != "SystemExit"',

@@ -35,8 +35,11 @@ _CAUSE = re.compile(r"^(?: +\| )?([\w.]+)(?::|$)", re.MULTILINE)
 
 
 def may_be_of_another(error: ErrorRecord) -> bool:
-    """Return whether a rank also raises it for what another one does, such as a wait that ended."""
-    return _is_of_communication(error) or _ends_a_wait(error)
+    """Return whether a rank also raises it for what another one does, such as a wait that ended.
+
+    So may ``sys.exit()`` be with which a script ends that has caught the loss of a peer, unless it handles another one.
+    """
+    return _is_of_communication(error) or _ends_a_wait(error) or (error.type == "SystemExit" and error.earlier is None)
 
 
 def gave_up(error: ErrorRecord) -> bool:

@@ -253,6 +253,15 @@ def test_who_had_destroyed_its_group_when_another_one_crashed_is_named_beside_it
     assert attribute(group).why == f"killed by {name}"
 
 
+@pytest.mark.parametrize(("earlier", "is_likely"), [(None, True), ("KeyError: 'x'", False)])
+def test_an_exit_may_be_for_the_loss_of_a_peer_that_was_caught(earlier: str | None, is_likely: bool) -> None:
+    error = OWN._replace(type="SystemExit", message="1", earlier=earlier)
+    blame = attribute([rank(0), rank(1, error=error, exit_code=1)])
+    assert blame.local_ranks == (1,)
+    assert blame.why.startswith("likely: raised SystemExit") == is_likely
+    assert blame.why.endswith(PERHAPS_FOR_ANOTHER) == is_likely
+
+
 def test_what_all_end_with_is_likely_where_scripts_give_up_so() -> None:
     group = [rank(n, error=OWN._replace(type="SystemExit", message="1", at_ns=OWN.at_ns + n)) for n in range(2)]
     assert attribute(group).why.startswith("likely: 2 ranks raised the same SystemExit")

@@ -964,6 +964,13 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a save that failed is progress",
         "resilience_core/plugins/monitor_session.py",
+        "        elif error is None and kind",
+        "        elif kind",
+        ("tests/resilience_core/plugins/test_how_far.py",),
+    ),
+    Mutant(
+        "a save that was not finalized is progress",
+        "resilience_core/plugins/monitor_session.py",
         "        if error is None and kind",
         "        if kind",
         ("tests/resilience_core/plugins/test_how_far.py",),

@@ -626,8 +626,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "what is raised inside torch.distributed is a fact about the rank that raises it",
         "launcher/incidents/error_kinds.py",
-        "    return _is_of_communication(error) or _ends_a_wait(error)\n",
-        "    return _ends_a_wait(error)\n",
+        "    return _is_of_communication(error) or _ends_a_wait(error) or ",
+        "    return _ends_a_wait(error) or ",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

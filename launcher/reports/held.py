@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.reports.formats import rank_list
+from launcher.reports.last_saves import LastSave, is_kept_whole, last_save
 from launcher.reports.lineage import (
-    LastSave,
     Origin,
     first_after_a_save,
     held_by,
-    is_kept_whole,
     known_first_after_a_save,
-    last_save,
     odd_runs,
     origins,
     saves_of,
@@ -27,7 +25,7 @@ from launcher.reports.lineage import (
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import counts_in_strides
 
-__all__ = ["of_what_is_held", "partial_save", "unclear_save", "unsaved_stop", "with_held"]
+__all__ = ["of_what_is_held", "older_state", "partial_save", "unknown_end", "unclear_save", "unsaved_stop", "with_held"]
 
 
 def with_held(story: Story) -> Story:
@@ -90,6 +88,31 @@ def partial_save(story: Story) -> LastSave | None:
     own = story.generations[last]
     save = last_save(story, own)
     return save if save.missing and own.has_failed and not is_kept_whole(story, own) else None
+
+
+def older_state(story: Story) -> JobGeneration | None:
+    """Return the last generation of a failed training where one before it has noted a newer save than all it knew."""
+    if (last := _last(story)) is None or story.generations[last].run in odd_runs(story):
+        return None
+    own = story.generations[last]
+    if not own.has_failed or is_kept_whole(story, own):
+        return None
+    known = max(last_save(story, own).number or -1, own.first_iteration or -1, own.resumed_from or -1)
+    before = {save for each in story.generations[:last] for save in saves_of(each)}
+    return own if max(before, default=-1) > known else None
+
+
+def unknown_end(story: Story) -> JobGeneration | None:
+    """Return the last generation if it has ended well with no step, from a state that it has not told.
+
+    That matters where the one before it had not come as far as another one, or as a save.
+    """
+    last = story.generations[-1] if story.generations else None
+    if last is None or last.first_iteration is not None or last.resumed_from is not None:
+        return None
+    done = [each.done or -1 for each in story.generations if each.first_iteration is not None]
+    saves = {save - 1 for each in story.generations for save in saves_of(each)}
+    return last if is_kept_whole(story, last) and done and done[-1] < max({*done, *saves}) else None
 
 
 def _has_done(generation: JobGeneration, iteration: int) -> bool:
@@ -170,6 +193,18 @@ def of_what_is_held(story: Story) -> Iterator[str]:
         yield (
             f"nothing has gone on from the last save, of iteration {save}, which was made beside steps or inside one: "
             "whether it holds that step, and with it how many steps were kept, is about right only"
+        )
+    if (older := older_state(story)) is not None:
+        yield (
+            f"nothing has gone on from generation {older.number}, which had begun with an older state than that of the "
+            "newest save of a generation before it: how many steps were kept is about right only, since a restart may "
+            "find that save again"
+        )
+    if (end := unknown_end(story)) is not None:
+        yield (
+            f"generation {end.number} has taken no step, and has noted no checkpoint as loaded: it may have found a "
+            "newer one than the generation before it had come to. How many steps were kept, and what was lost, is "
+            "about right only"
         )
     if (partial := partial_save(story)) is not None:
         counted = "there is none" if partial.number is None else f"number {partial.number}"

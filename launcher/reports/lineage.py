@@ -17,15 +17,12 @@ from typing import NamedTuple
 from launcher.reports.story import JobGeneration, Story
 
 __all__ = [
-    "LastSave",
     "Origin",
     "Way",
     "begin_of",
     "first_after_a_save",
     "held_by",
-    "is_kept_whole",
     "known_first_after_a_save",
-    "last_save",
     "odd_runs",
     "origins",
     "saves_of",
@@ -110,63 +107,6 @@ def held_by(story: Story, resumed: JobGeneration) -> int | None:
 def saves_of(generation: JobGeneration) -> set[int]:
     """Return the iterations of all saves that ranks of a generation have noted."""
     return {iteration for member in generation.members for life in member.lives.values() for iteration in life.saves}
-
-
-def is_kept_whole(story: Story, generation: JobGeneration) -> bool:
-    """Return whether all that a generation has done counts as kept where nothing has gone on from it.
-
-    It has ended well, has stopped itself, or the run is under way.
-    """
-    launches = [story.launches[member.launch] for member in generation.members]
-    return generation.is_stopped_on_purpose or any(
-        member.own.finished_ns is not None or launch.is_running or launch.outcome == "succeeded"
-        for member, launch in zip(generation.members, launches, strict=True)
-    )
-
-
-class LastSave(NamedTuple):
-    """The save that a generation has left behind."""
-
-    number: int | None
-    """None where there was none."""
-    missing: tuple[int, ...] = ()
-    """The ranks that have not noted the newest one, which others have."""
-
-
-def last_save(story: Story, generation: JobGeneration) -> LastSave:
-    """Return the last save that all ranks have noted which save.
-
-    It may be that one rank writes and the others pass by, or that each writes its part. What only some have noted may
-    not be complete: another one was late, or has failed in it or before it.
-    """
-    with_steps = {
-        rank: (member, life)
-        for member in generation.members
-        for rank, life in member.lives.items()
-        if rank not in story.aside
-    }
-    saving = {
-        rank: life
-        for rank, (member, life) in with_steps.items()
-        if rank not in member.left and (life.saves or life.has_begun_to_save)
-    }
-    if not saving:
-        return LastSave(max(saves_of(generation), default=None))
-    newest = max((save for _, life in with_steps.values() for save in life.saves), default=None)
-    missing = tuple(sorted(rank for rank, life in saving.items() if newest not in life.saves))
-    if newest is None or not missing:
-        return LastSave(newest, _before_the_first(story, generation, newest))
-    return LastSave(max(set.intersection(*(set(life.saves) for life in saving.values())), default=None), missing)
-
-
-def _before_the_first(story: Story, generation: JobGeneration, newest: int | None) -> tuple[int, ...]:
-    """Return the ranks that may write, and have failed before a save, which is the first one of the whole story."""
-    if newest is None or any(saves_of(each) != {newest} for each in story.generations if saves_of(each)):
-        return ()  # who has passed by a save without noting it does not save
-    lives = [(rank, life) for member in generation.members for rank, life in member.lives.items()]
-    done = min((life.done for _, life in lives if newest in life.saves and life.done is not None), default=-1)
-    late = (rank for rank, life in lives if not life.saves and life.done is not None and life.done < done)
-    return tuple(sorted(rank for rank in late if rank not in story.aside))
 
 
 def origins(story: Story) -> tuple[Origin | None, ...]:

@@ -15,12 +15,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.reports.held import unsaved_stop
+from launcher.reports.last_saves import is_kept_whole, last_save
 from launcher.reports.lineage import (
     Origin,
     begin_of,
     first_after_a_save,
-    is_kept_whole,
-    last_save,
     odd_runs,
     saves_of,
     way,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from launcher.reports.doubts import is_doubtful
-from launcher.reports.held import partial_save, unclear_save, unsaved_stop
+from launcher.reports.held import older_state, partial_save, unclear_save, unknown_end, unsaved_stop
 from launcher.reports.lineage import Way
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import steps_beyond
@@ -107,10 +107,14 @@ def kept_intervals(story: Story, ways: Way) -> list[Interval | None]:
     return found
 
 
+_OPEN = (unsaved_stop, unclear_save, partial_save, older_state, unknown_end)
+"""What leaves it open how much was kept."""
+
+
 def is_count_about(story: Story) -> bool:
     """Return whether ranks may have done other iterations than those that are counted."""
     is_done_about = any(generation.is_done_about for generation in story.generations)
-    is_open = any(each(story) is not None for each in (unsaved_stop, unclear_save, partial_save))
+    is_open = any(each(story) is not None for each in _OPEN)
     return is_doubtful(story) or is_done_about or is_open or steps_beyond(story) is not None
 
 

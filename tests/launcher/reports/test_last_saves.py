@@ -125,15 +125,16 @@ def test_a_rank_that_never_saves_is_not_asked(tmp_path: Path, rank: str) -> None
     assert not seconds_of(report, "lost_work")[1]
 
 
-@pytest.mark.parametrize(("iteration", "done", "is_about"), [(15, 8, True), (15, 14, False), (25, 8, False)])
+@pytest.mark.parametrize(("iteration", "done", "is_about"), [(15, 8, True), (15, 14, False), (25, 8, True)])
 def test_who_fails_before_the_first_save_of_all_may_be_the_one_that_writes(
     tmp_path: Path, iteration: int, done: int, is_about: bool
 ) -> None:
-    """One that has passed by a save is none that does, as is one of which others have noted two without it."""
+    """One that has passed by a save is none that does; with heartbeats nothing tells that it has begun one."""
     run = with_saves(failed(tmp_path, iteration), set(), never=True)
 
     def how(line: dict[str, Any]) -> dict[str, Any]:
-        line["ranks"]["1"]["done"] = min(line["ranks"]["1"]["done"] or 0, done)
+        known = line["ranks"]["1"]
+        known |= {key: min(known[key] or 0, done) for key in ("done", "iteration")}
         return line
 
     change(run, how)
@@ -151,8 +152,68 @@ def test_a_save_that_all_ranks_have_noted_counts(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_ended_well_before_is_not_asked(tmp_path: Path) -> None:
+    run = with_one_that_ended_well(with_saves(failed(tmp_path), set(), rank="0", never=True), 0)
+
+    def how(line: dict[str, Any]) -> dict[str, Any]:
+        known = line["ranks"]["0"]
+        known |= {key: min(known[key] or 0, 5) for key in ("done", "iteration")}
+        return line
+
+    change(run, how)
+    assert not any(SAID in note for note in reported(run).notes)
+
+
+def test_a_rank_that_ended_well_after_a_save_may_lack_in_the_newest_one(tmp_path: Path) -> None:
+    """Each writes its part, say, and the last one was made without this rank."""
     run = with_one_that_ended_well(with_saves(failed(tmp_path), {10}, rank="0"), 0)
-    assert counts(reported(run)) == (20, False)
+    assert counts(reported(run)) == (10, True)
+
+
+def test_who_has_saved_in_another_generation_is_asked_in_the_last_one(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(25, 1), Failure(35, 1)], steps=60, lines=200, ends_with="failed")
+    whole = counts(reported(run))
+
+    def how(line: dict[str, Any]) -> dict[str, Any]:
+        known = line["ranks"].get("1")
+        if line["generation"] == 1 and known is not None:
+            known["saves"] = []
+            known["sections"].pop("checkpointing", None)
+            known["open"].pop("checkpointing", None)
+        return line
+
+    change(run, how)
+    assert (whole, counts(reported(run))) == ((30, False), (20, True))
+
+
+def test_a_last_generation_that_began_with_an_older_state_leaves_open_what_was_kept(tmp_path: Path) -> None:
+    """A restart may find the newer save again."""
+    failures = [Failure(25, 1), Failure(17, 1)]
+    run = invent_run(tmp_path, failures=failures, steps=60, lines=200, finds={1: 10}, ends_with="failed")
+    report = reported(run)
+    assert (report.ledger.steps, report.ledger.is_count_about) == (10, True)
+    (note,) = (note for note in report.notes if "had begun with an older state" in note)
+    assert note.startswith("nothing has gone on from generation 1, which had begun with an older state than that of ")
+
+
+@pytest.mark.parametrize(("at", "is_open"), [(17, True), (29, False)])
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_an_end_without_a_step_leaves_open_what_it_has_found(
+    tmp_path: Path, at: int, is_open: bool, is_noted: bool
+) -> None:
+    """Unless the generation before it has come as far as all others, or it tells what it has loaded."""
+    run = invent_run(tmp_path, failures=[Failure(25, 1), Failure(at, 1)], steps=60, lines=200, finds={1: 10, 2: 20})
+
+    def how(line: dict[str, Any]) -> dict[str, Any]:
+        if line["generation"] == 2:
+            nothing = {"first_iteration": None, "first_step_ns": None, "iteration": None, "done": None, "saves": []}
+            for known in line["ranks"].values():
+                known |= {**nothing, "resumed_from": 20 if is_noted else None}
+        return line
+
+    change(run, how)
+    report = reported(run)
+    assert any("generation 2 has taken no step" in note for note in report.notes) == (is_open and not is_noted)
+    assert not (is_open and not is_noted) or report.ledger.is_count_about
 
 
 def test_what_a_rank_has_noted_that_ended_well_before_is_asked_of_the_others(tmp_path: Path) -> None:

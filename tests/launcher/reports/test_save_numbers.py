@@ -102,6 +102,18 @@ def test_how_many_steps_a_save_of_a_failed_run_holds_is_told_by_the_step_before_
     assert ("whether it holds that step" in str(report.notes)) is is_about
 
 
+def test_what_is_loaded_may_be_numbered_in_another_way_than_what_was_saved(tmp_path: Path) -> None:
+    """Saves beside steps, numbered by the last one: what training went on with tells how many steps are in them."""
+
+    def change(known: dict[str, Any]) -> None:
+        for save in known.get("saves", []):
+            save |= {"iteration": save["iteration"] - 1, "done": None}
+
+    run = invent_run(tmp_path, failures=FAILURES, steps=60, lines=200, ends_with="failed")
+    report = reported(with_figures(run, change))
+    assert (report.ledger.steps, report.ledger.is_count_about) == (30, False)
+
+
 def test_numbers_of_samples_are_no_steps(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=FAILURES[:1], steps=60, lines=200, ends_with="failed")
     report = reported(numbered(run, lambda n: n * 32))

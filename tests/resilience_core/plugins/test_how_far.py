@@ -26,6 +26,8 @@ def test_the_cell_says_how_far_training_came(
     assert cell.view()[-3:] == (0, 40, 50)
     bus.checkpoint_start(iteration=52, kind="save")
     bus.checkpoint_end(iteration=52, kind="finalize", error=None)
+    bus.checkpoint_start(iteration=70, kind="save")
+    bus.checkpoint_end(iteration=70, kind="finalize", error=OSError("full"))
     for iteration in (41, 42, 41):
         bus.step_start(iteration=iteration)
         bus.step_end(iteration=iteration)

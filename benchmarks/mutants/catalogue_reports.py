@@ -61,8 +61,15 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a newer save of a generation before is lost for sure",
         "launcher/reports/held.py",
-        "    return own if max(before, default=-1) > known else None\n",
+        "    return own if max(before, default=-1) > newest else None\n",
         "    return None\n",
+        ("tests/launcher/reports/test_last_saves.py",),
+    ),
+    Mutant(
+        "a first iteration of 0 is not known",
+        "launcher/reports/held.py",
+        "(number for number in known if number is not None)",
+        "(number for number in known if number)",
         ("tests/launcher/reports/test_last_saves.py",),
     ),
     Mutant(

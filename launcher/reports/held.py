@@ -14,6 +14,7 @@ from launcher.reports.last_saves import LastSave, is_kept_whole, last_save
 from launcher.reports.lineage import (
     Origin,
     first_after_a_save,
+    has_other_numbers,
     held_by,
     known_first_after_a_save,
     odd_runs,
@@ -75,7 +76,7 @@ def unclear_save(story: Story) -> int | None:
     if (last := _last(story)) is None or not story.generations[last].has_failed:
         return None
     own = story.generations[last]
-    if any(story.launches[member.launch].has_other_numbers for member in own.members):
+    if has_other_numbers(story, own):
         return None
     save = last_save(story, own).number
     return save if save is not None and known_first_after_a_save(story) is None else None
@@ -95,11 +96,12 @@ def older_state(story: Story) -> JobGeneration | None:
     if (last := _last(story)) is None or story.generations[last].run in odd_runs(story):
         return None
     own = story.generations[last]
-    if not own.has_failed or is_kept_whole(story, own):
+    if not own.has_failed or is_kept_whole(story, own) or has_other_numbers(story, own):
         return None
-    known = max(last_save(story, own).number or -1, own.first_iteration or -1, own.resumed_from or -1)
+    known = (last_save(story, own).number, own.first_iteration, own.resumed_from)
+    newest = max((number for number in known if number is not None), default=-1)
     before = {save for each in story.generations[:last] for save in saves_of(each)}
-    return own if max(before, default=-1) > known else None
+    return own if max(before, default=-1) > newest else None
 
 
 def unknown_end(story: Story) -> JobGeneration | None:
@@ -110,8 +112,10 @@ def unknown_end(story: Story) -> JobGeneration | None:
     last = story.generations[-1] if story.generations else None
     if last is None or last.first_iteration is not None or last.resumed_from is not None:
         return None
-    done = [each.done or -1 for each in story.generations if each.first_iteration is not None]
-    saves = {save - 1 for each in story.generations for save in saves_of(each)}
+    begun = (each for each in story.generations if each.first_iteration is not None)
+    done = [-1 if each.done is None else each.done for each in begun]
+    counting = (each for each in story.generations if not has_other_numbers(story, each))
+    saves = {save - 1 for each in counting for save in saves_of(each)}
     return last if is_kept_whole(story, last) and done and done[-1] < max({*done, *saves}) else None
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "Way",
     "begin_of",
     "first_after_a_save",
+    "has_other_numbers",
     "held_by",
     "known_first_after_a_save",
     "odd_runs",
@@ -102,6 +103,11 @@ def held_by(story: Story, resumed: JobGeneration) -> int | None:
     if resumed.first_iteration is not None:
         return resumed.first_iteration - 1
     return resumed.resumed_from - 1 + (_first_after_a_load(story) or 0) if resumed.resumed_from is not None else None
+
+
+def has_other_numbers(story: Story, generation: JobGeneration) -> bool:
+    """Return whether the checkpoints of a generation are numbered by something else than steps."""
+    return any(story.launches[member.launch].has_other_numbers for member in generation.members)
 
 
 def saves_of(generation: JobGeneration) -> set[int]:

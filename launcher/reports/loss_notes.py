@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from launcher.reports.completeness import runs_of_unknown_ranks
 from launcher.reports.formats import rank_list
 from launcher.reports.last_saves import last_save
-from launcher.reports.lost_work import Kept, Loss, has_other_numbers, hides_its_begin, total_repeated
+from launcher.reports.lineage import has_other_numbers
+from launcher.reports.lost_work import Kept, Loss, hides_its_begin, total_repeated
 from launcher.reports.story import JobGeneration, Story
 
 __all__ = ["of_losses"]

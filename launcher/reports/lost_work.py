@@ -20,6 +20,7 @@ from launcher.reports.lineage import (
     Origin,
     begin_of,
     first_after_a_save,
+    has_other_numbers,
     odd_runs,
     saves_of,
     way,
@@ -34,7 +35,6 @@ __all__ = [
     "Kept",
     "Loss",
     "are_counts_about",
-    "has_other_numbers",
     "hides_its_begin",
     "kept_steps",
     "losses",
@@ -191,11 +191,6 @@ def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None
 
 
 # ---- counting -------------------------------------------------------------------------------------------
-
-
-def has_other_numbers(story: Story, generation: JobGeneration) -> bool:
-    """Return whether the checkpoints of a generation are numbered by something else than steps."""
-    return any(story.launches[member.launch].has_other_numbers for member in generation.members)
 
 
 def are_counts_about(story: Story, found: Sequence[Loss]) -> bool:

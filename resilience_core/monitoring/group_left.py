@@ -37,7 +37,7 @@ class DefaultGroupWatch:
     """Sees the end of the default process group that there is when it is asked to look.
 
     torch keeps a store for each group, which nothing else refers to from Python and which is freed as the group is
-    taken out of torch's books, before its connections are closed. The group itself is often kept by a model.
+    removed from torch's registry, before its connections are closed. The group itself is often kept by a model.
 
     Args:
         cell: The rank's.
@@ -51,7 +51,7 @@ class DefaultGroupWatch:
 
     def look(self) -> None:
         """Watch the default group from here on, if there is one."""
-        with contextlib.suppress(Exception):  # torch's own books, which may change
+        with contextlib.suppress(Exception):  # torch's own registry, which may change
             store = _store_of_default_group()
             if store is not None and (self._watched is None or self._watched() is not store):
                 self._watched = weakref.ref(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,27 @@ def test_a_last_generation_that_began_with_an_older_state_leaves_open_what_was_k
     assert (report.ledger.steps, report.ledger.is_count_about) == (10, True)
     (note,) = (note for note in report.notes if "had begun with an older state" in note)
     assert note.startswith("nothing has gone on from generation 1, which had begun with an older state than that of ")
+
+
+def test_a_save_before_the_first_step_is_no_newer_state(tmp_path: Path) -> None:
+    """Its number is 0, as is the iteration with which the last generation began."""
+    run = invent_run(tmp_path, failures=[Failure(5, 1), Failure(4, 1)], steps=60, lines=200, ends_with="failed")
+    change(run, with_a_save_of(0))
+    report = reported(run)
+    assert [save for life in run.lives for save in life.saves] == []
+    assert not any("had begun with an older state" in note for note in report.notes)
+
+
+def with_a_save_of(number: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a change by which all ranks of the first generation have noted a save before their steps."""
+
+    def how(line: dict[str, Any]) -> dict[str, Any]:
+        for known in line["ranks"].values():
+            if line["generation"] == 0:
+                known["saves"] = [{"iteration": number, "t_ns": line["t_ns"], "checkpointing_ns": 0, "done": None}]
+        return line
+
+    return how
 
 
 @pytest.mark.parametrize(("at", "is_open"), [(17, True), (29, False)])

@@ -241,4 +241,18 @@ MUTANTS_OF_LEFT_SECTIONS = (
         "    lacks = False and any(",
         ("tests/launcher/reports/test_recommend.py",),
     ),
+    Mutant(
+        "the number of saves is exact though one was gone on from that nobody has noted",
+        "launcher/reports/recommend.py",
+        " or has_unnoted_saves(story) else",
+        " else",
+        ("tests/launcher/reports/test_recommend.py",),
+    ),
+    Mutant(
+        "a save that nobody has noted is one where it was noted, too",
+        "launcher/reports/lineage.py",
+        " and noted.isdisjoint(numbers))",
+        ")",
+        ("tests/launcher/reports/test_recommend.py",),
+    ),
 )

@@ -22,6 +22,7 @@ __all__ = [
     "begin_of",
     "first_after_a_save",
     "has_other_numbers",
+    "has_unnoted_saves",
     "held_by",
     "known_first_after_a_save",
     "odd_runs",
@@ -113,6 +114,20 @@ def has_other_numbers(story: Story, generation: JobGeneration) -> bool:
 def saves_of(generation: JobGeneration) -> set[int]:
     """Return the iterations of all saves that ranks of a generation have noted."""
     return {iteration for member in generation.members for life in member.lives.values() for iteration in life.saves}
+
+
+def has_unnoted_saves(story: Story) -> bool:
+    """Return whether training has gone on from a save that no rank has noted, though they note saves.
+
+    So it is with one in a thread that goes on after the training has been left by an exception.
+    """
+    noted: set[int] = set()
+    found = False
+    for resumed, origin in zip(story.generations, origins(story), strict=True):
+        numbers = _numbers_of(resumed)
+        found = found or (origin is not None and bool(numbers) and noted.isdisjoint(numbers))
+        noted |= saves_of(resumed)
+    return found and bool(noted) and not any(has_other_numbers(story, each) for each in story.generations)
 
 
 def origins(story: Story) -> tuple[Origin | None, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from launcher.reports.completeness import runs_of_unknown_ranks
 from launcher.reports.formats import rank_list
 from launcher.reports.last_saves import last_save
-from launcher.reports.lineage import has_other_numbers
+from launcher.reports.lineage import has_other_numbers, has_unnoted_saves
 from launcher.reports.lost_work import Kept, Loss, hides_its_begin, total_repeated
 from launcher.reports.story import JobGeneration, Story
 
@@ -31,6 +31,11 @@ def of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
         yield (
             f"the state that was resumed from was not noted as a save in {len(interpolated)} generation(s): when it "
             "was reached is interpolated between lines of figures, so their lost work is about right only"
+        )
+    if has_unnoted_saves(story):
+        yield (
+            "training has gone on from a save that no rank has noted, as one in a thread that went on after an "
+            "exception: the number of saves, and how long one takes, is about right only"
         )
     yield from _of_uncounted(story, found)
     if cut := [generation.number for generation in story.generations if generation.is_cut]:

@@ -18,7 +18,7 @@ from launcher.reports.doubts import is_doubtful
 from launcher.reports.formats import duration, signed_share
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
-from launcher.reports.lineage import first_after_a_save
+from launcher.reports.lineage import first_after_a_save, has_unnoted_saves
 from launcher.reports.model import Ledger, Limit, Recommendation
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
@@ -219,7 +219,7 @@ def _saves(story: Story) -> _Saves | None:
         return None
     # One that ends a training comes after fewer steps, so of two the larger one is nearer to what was asked for.
     steps = statistics.median_high(apart) if apart and not counts_in_strides(story) else None
-    about = "~" if is_doubtful(story) else ""
+    about = "~" if is_doubtful(story) or has_unnoted_saves(story) else ""
     return _Saves(held_ns / count / NS_PER_SECOND, took_ns / count / NS_PER_SECOND, count, steps, about)
 
 

@@ -71,6 +71,25 @@ def test_an_interval_rests_on_what_was_measured(tmp_path: Path) -> None:
     assert "Now it is every 10 steps." in interval.text
 
 
+def test_saves_that_training_has_gone_on_from_and_nobody_has_noted_make_their_number_uncertain(tmp_path: Path) -> None:
+    """A save in a thread is complete after an exception has left the training, and is noted no more."""
+    run = invent_run(tmp_path, failures=4)
+    (interval,) = recommended(run, "checkpoint interval")
+    assert f"on {run.truth.saves} save(s) that took 1.00 s each" in interval.text
+    assert not interval.is_about
+    path = run.folders[0] / "figures.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for known in (rank for line in lines if line["generation"] == 1 for rank in line["ranks"].values()):
+        if "saves" in known:
+            known["saves"] = [save for save in known["saves"] if save["iteration"] != run.lives[2].resumed_from]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (interval,) = recommended(run, "checkpoint interval")
+    assert re.search(rf"on ~{run.truth.saves - 1} save\(s\) that took ~\S+ s each", interval.text)
+    assert interval.is_about
+    said = "training has gone on from a save that no rank has noted"
+    assert any(note.startswith(said) for note in make_report([str(run.folders[0])]).notes)
+
+
 @pytest.mark.parametrize("every", [7, 10])
 def test_how_often_it_saves_now_is_told_by_resumes_and_not_by_the_save_at_the_end(tmp_path: Path, every: int) -> None:
     """A generation saves twice: regularly, and some steps later, when the training is over."""

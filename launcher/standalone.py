@@ -6,7 +6,6 @@ import contextlib
 import operator
 import os
 import reprlib
-import select
 import time
 from types import TracebackType
 from typing import Any
@@ -22,6 +21,7 @@ from launcher.records.run_folders import RunFolder
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE, PLUGINS_VARIABLE
 from resilience_core.protocol.cell import Cell
+from resilience_core.system.readable import wait_until_readable
 
 __all__ = ["RankMonitors", "start_monitor"]
 
@@ -142,8 +142,7 @@ class RankMonitors:
         end = None if timeout is None else time.monotonic() + timeout
         while not self._unread:
             left = None if end is None else max(0.0, end - time.monotonic())
-            ready, _, _ = select.select([self._process.channel], [], [], left)
-            if not ready:
+            if not wait_until_readable(self._process.channel.fileno(), left):
                 raise TimeoutError(f"no incident within {timeout:g} s")
             for report in self._process.read_reports():
                 if isinstance(report, HangReport):

@@ -7,7 +7,6 @@ and whoever loses it asks the control plane, whose calls have bounds.
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -27,6 +26,7 @@ from launcher.nodes.session_messages import Doing, Status, View
 from launcher.records.console import INFO, announce
 from resilience_core.errors import ResilienceError
 from resilience_core.protocol.cell_view import CellView
+from resilience_core.system.readable import wait_until_readable
 
 __all__ = ["JobEndedError", "PlaneRendezvous", "UnhealthyNodeError"]
 
@@ -142,7 +142,7 @@ class PlaneRendezvous(RendezvousHandler):
                 why_not_yet = why_waiting(view, refusal, *self._about, holds_lease=self._plane.holds_lease)
                 announce(why_not_yet, event="waiting")
             self._tend()
-            select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
+            wait_until_readable(self._plane.descriptor, _LOOK_AT_SIGNALS_SECONDS)
         self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
         self._alone_since = None
         self.place = (view.first_rank, view.world_size)
@@ -292,7 +292,7 @@ class PlaneRendezvous(RendezvousHandler):
         if self._is_started:
             end = time.monotonic() + _LONGEST_LAST_WORD_SECONDS
             while not self.is_closed() and time.monotonic() < end:
-                select.select([self._plane.descriptor], [], [], max(0.0, end - time.monotonic()))
+                wait_until_readable(self._plane.descriptor, end - time.monotonic())
             if self.is_closed():
                 self._on_end()
             self._plane.close(_LONGEST_LAST_WORD_SECONDS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -109,6 +111,22 @@ def test_a_hung_rank_is_terminated_and_its_neighbour_is_not(monitors: RankMonito
         assert monitors.incidents() == [incident]
         well.communicate("\n", timeout=180)
         assert well.returncode == 0
+
+
+def test_a_program_with_more_than_1024_open_descriptors_is_served(tmp_path: Path) -> None:
+    config = FaultToleranceConfig(rank_section_timeouts={"step": 0.3}, rank_heartbeat_timeout=None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            stack.enter_context(open(os.devnull))
+        monitors = stack.enter_context(start_monitor(config, 1, log_dir=tmp_path / "logs", run_dir="/dev/shm"))
+        with pytest.raises(TimeoutError, match=r"no incident within 0\.01 s"):
+            monitors.wait_for_incident(timeout=0.01)
+        with start_rank(monitors, 0, HANGS) as hung:
+            assert monitors.wait_for_incident(timeout=180).condemned[0].pid == hung.pid
+            assert hung.wait(timeout=180) == -signal.SIGKILL
 
 
 def test_a_rank_that_is_started_again_takes_over_and_is_watched_anew(monitors: RankMonitors) -> None:

@@ -40,9 +40,9 @@ chaos: $(READY)  ## random faults from outside in real jobs; options: make chaos
 lint: $(READY)  ## style, types and layers alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/lint-imports --config setup.cfg
+	@echo "$(BIN)/pyright --pythonpath $(BIN)/python, beside mypy and lint-imports"
+	@$(BIN)/pyright --pythonpath $(BIN)/python & pyright=$$!; \
+		$(BIN)/mypy && $(BIN)/lint-imports --config setup.cfg; others=$$?; wait $$pyright && exit $$others
 
 # Launchers, monitors and ranks are processes that end by os._exit or a signal: what end-to-end tests run is not counted.
 coverage: $(READY)  ## which lines and branches the unit tests run, as a table and in htmlcov/

@@ -102,6 +102,7 @@ def test_every_scenario_is_in_the_list_under_a_name_of_its_own() -> None:
         assert any(scenario in name for name in names), scenario
 
 
+@pytest.mark.long
 def test_a_real_job_is_run_and_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.straggler_jobs", "--runs", "1", "--json", str(tmp_path / "kept")]
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """Puts one deliberate mistake after the other into a copy of the tree, and says which test finds it.
 
-    python -m benchmarks.mutants                 all of them, some minutes
+    python -m benchmarks.mutants                 all of them, some hours
     python -m benchmarks.mutants --only zygote   those whose name has this in it
     python -m benchmarks.mutants --part 2/5      the second fifth of them
     python -m benchmarks.mutants --check         only whether each can still be made

@@ -476,8 +476,8 @@ MUTANTS = (
     Mutant(
         "a rank that does not handle the question is asked all the same",
         "launcher/incidents/stacks_from_inside.py",
-        "before >= 0, handles_signal(pid, number))\n",
-        "before >= 0, True)\n",
+        'refusal = "" if handles_signal(pid, number) else',
+        'refusal = "" if True else',
         ("tests/launcher/incidents/test_stacks.py",),
     ),
     Mutant(

@@ -9,6 +9,7 @@ __all__ = ["MUTANTS_OF_EVIDENCE"]
 _STACKS = ("tests/launcher/incidents/test_stacks.py",)
 _TERMINATION = ("tests/launcher/monitor/test_termination.py",)
 _OTHERS = ("tests/launcher/monitor/test_other_nodes.py",)
+_ASKED = "tests/launcher/incidents/test_stacks.py"
 _NUMBERS = "tests/resilience_core/monitoring/test_group_numbers.py"
 
 MUTANTS_OF_EVIDENCE = (
@@ -116,5 +117,61 @@ MUTANTS_OF_EVIDENCE = (
         "if self._pid != os.getpid() or self._is_told_to_stop:",
         "if self._pid != os.getpid():",
         (f"{_NUMBERS}::test_a_thread_that_is_busy_is_told_to_stop_without_waiting",),
+    ),
+    Mutant(
+        "the signal for a stack reads those of threads that run",
+        "resilience_core/monitoring/process_hooks.py",
+        "file=file, all_threads=False, chain=False",
+        "file=file, all_threads=True, chain=False",
+        (f"{_ASKED}::test_a_process_with_busy_threads_does_not_die_of_the_question",),
+    ),
+    Mutant(
+        "any thread may take the signal for the stack of the main thread",
+        "launcher/incidents/stacks_from_inside.py",
+        "if not send_to_main_thread(each.pidfd, each.pid, number)}",
+        "if not __import__('signal').pidfd_send_signal(each.pidfd, number) is None}",
+        (f"{_ASKED}::test_a_process_with_busy_threads_does_not_die_of_the_question",),
+    ),
+    Mutant(
+        "one that answers by its thread is asked by the signal, too",
+        "launcher/incidents/stacks_from_inside.py",
+        "if put_question(each.cell + QUESTIONS, STACKS_QUESTION)}",
+        "if False}",
+        (f"{_ASKED}::test_who_answers_by_a_thread_is_not_asked_by_a_signal",),
+    ),
+    Mutant(
+        "a rank whose thread cannot run is not asked by the signal",
+        "launcher/incidents/stacks_from_inside.py",
+        "silent = [each for each in waiting.values() if not each.refusal and",
+        "silent = [each for each in waiting.values() if False and",
+        (f"{_ASKED}::test_one_whose_thread_cannot_run_is_asked_by_the_signal",),
+    ),
+    Mutant(
+        "half an answer of a thread is taken for all of it",
+        "launcher/incidents/stacks_from_inside.py",
+        "    if not is_complete:\n        return ()\n    head",
+        "    head",
+        (f"{_ASKED}::test_half_an_answer_is_none",),
+    ),
+    Mutant(
+        "of what a thread tells, no other thread is the main one",
+        "launcher/incidents/stacks_from_inside.py",
+        "name = MAIN if main is not None and _is_of(",
+        "name = MAIN if main is None and _is_of(",
+        (f"{_ASKED}::test_a_process_with_busy_threads_does_not_die_of_the_question",),
+    ),
+    Mutant(
+        "a question for stacks is taken for one for numbers",
+        "resilience_core/monitoring/group_numbers.py",
+        "name for name in names if name != STACKS_QUESTION",
+        "name for name in names",
+        (f"{_NUMBERS}::test_stacks_and_numbers_may_be_asked_for_at_once",),
+    ),
+    Mutant(
+        "of more than a hundred threads the main one is not told",
+        "resilience_core/monitoring/group_numbers.py",
+        "frame = sys._current_frames().get(main or 0)",
+        "frame = None",
+        (f"{_ASKED}::test_a_process_with_busy_threads_does_not_die_of_the_question",),
     ),
 )

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 NO_PY_SPY = (
-    "  note    py-spy is not installed: a signal asked the ranks for their stacks, and a stopped rank does not answer "
-    "one; pip install py-spy (said once)"
+    "  note    py-spy is not installed: the ranks were asked for their stacks, and one that is stopped tells nothing; "
+    "pip install py-spy (said once)"
 )
 
 

@@ -16,7 +16,7 @@ from launcher.processes.evidence import Evidence
 from resilience_core.protocol.group_numbers import ANSWERS, LONGEST_ANSWER, QUESTIONS, GroupNumber, GroupNumbers
 from resilience_core.system.plain_files import only_plain, plain_size
 
-__all__ = ["Questions", "ask", "groups_phrase", "telling_groups"]
+__all__ = ["Questions", "ask", "groups_phrase", "put_question", "telling_groups"]
 
 _POLL_SECONDS = 0.002
 _MOST_TELLING = 8
@@ -63,7 +63,7 @@ def ask(cells: Mapping[int, str]) -> Questions:
     for key, cell in cells.items():
         path = cell + ANSWERS
         before = plain_size(path)
-        if before >= 0 and _put(cell + QUESTIONS, name):
+        if before >= 0 and put_question(cell + QUESTIONS, name):
             answers[key] = (path, before)
     return Questions(name, answers)
 
@@ -102,7 +102,8 @@ def _name(group: GroupNumber) -> str:
     return f"group {group.name} '{group.description}'" if group.description else f"group {group.name}"
 
 
-def _put(path: str, question: str) -> bool:
+def put_question(path: str, question: str) -> bool:
+    """Put a question into a rank's pipe, without waiting; return whether somebody reads it."""
     with contextlib.suppress(OSError):  # no pipe, nobody who reads it, or full
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:

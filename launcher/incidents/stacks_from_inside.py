@@ -1,4 +1,8 @@
-"""Stacks that a rank writes itself, by faulthandler, when it is asked to by a signal."""
+"""Stacks that a rank writes itself, by faulthandler: a thread of its own when it is asked, or a signal's handler.
+
+The thread is asked first (:mod:`resilience_core.protocol.stack_question`): it tells all threads, and disturbs none.
+Only a rank of which it tells nothing, as where the GIL is kept in C, gets the signal, which tells of one thread.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,21 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from launcher.incidents.frames import CRASHED, MAIN, Thread, answers_questions, frame_of, of_the_worker
-from launcher.processes.handles import open_pidfd, send_signal, wait_for_exit
+from launcher.incidents.group_numbers import put_question
+from launcher.processes.handles import open_pidfd, send_to_main_thread, wait_for_exit
 from launcher.processes.proc import descriptor_path, handles_signal, open_files, process_status
+from resilience_core.protocol.group_numbers import QUESTIONS
+from resilience_core.protocol.stack_question import END_OF_STACKS, STACKS_QUESTION, THREADS
 from resilience_core.system.plain_files import only_plain, plain_size
 
 __all__ = ["fatal_stack", "from_inside"]
 
+_STACKS = ".stack"
+"""What the path of the file of the signal has behind that of the cell."""
 _FATAL = "Fatal Python error: "
 _FATAL_TEXTS: dict[int, str] = {
     signal.SIGSEGV: "Segmentation fault",
@@ -26,8 +36,34 @@ _FATAL_TEXTS: dict[int, str] = {
 }
 """As faulthandler calls them, with or without a hyphen."""
 _MOST_FATAL_BYTES = 1 << 20
+_LONGEST_WAIT_FOR_A_THREAD_SECONDS = 0.2
+"""And no more than half of the time that there is; one that is to answer has to get the GIL and a core."""
+_LOOK_SECONDS = 0.005
 _GONE = "the process had ended before anybody could look at it"
+_SILENT = "it did not answer the signal in time (--ft-stack-capture-timeout)"
+_NO_HANDLER = "its handler for the question is gone: faulthandler or the signal was taken over by the script"
+_THREAD_NUMBER = re.compile(r"0x0*(?P<number>[0-9a-f]+)")
+_ONE_THREAD = "Stack (most recent call first):"
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+
+
+class _Asked(NamedTuple):
+    """A process that may be asked."""
+
+    pid: int
+    pidfd: int
+    cell: str
+    by_signal: tuple[str, int]
+    """The file in which it answers the signal, and how long that was before."""
+    by_thread: tuple[str, int]
+    """The same of the file in which its own thread answers."""
+    refusal: str
+    """Why it cannot be asked by the signal; empty where it can."""
+
+    @property
+    def threads(self) -> tuple[Thread, ...]:
+        """What it has told, once that is complete."""
+        return _thread_answer(_new_text(*self.by_thread)) or _signal_answer(_new_text(*self.by_signal))
 
 
 def from_inside(
@@ -45,40 +81,60 @@ def from_inside(
         why: Filled in: why there is no stack of a key.
     """
     found: dict[int, tuple[Thread, ...]] = {}
-    waiting: dict[int, tuple[int, str, int]] = {}
+    waiting: dict[int, _Asked] = {}
     try:
-        for key, (pid, path) in asked.items():
+        for key, (pid, file) in asked.items():
             pidfd = open_pidfd(pid)
             if pidfd is None:
                 why[key] = _GONE
                 continue
-            path = _where_it_writes(pid, path)
-            waiting[key] = (pidfd, path, before := plain_size(path))
+            cell = file.removesuffix(_STACKS)
+            by_signal, by_thread = (
+                (path, plain_size(path)) for path in (_where_it_writes(pid, each) for each in (file, cell + THREADS))
+            )
             status = process_status(pid)
-            state = "X" if status is None else status.state
-            why[key] = _why_not_ask(state, before >= 0, handles_signal(pid, number))
+            why[key] = _why_not_ask("X" if status is None else status.state, by_signal[1] >= 0)
             if why[key]:
-                os.close(waiting.pop(key)[0])
-            else:
-                why[key] = "it did not answer the signal in time (--ft-stack-capture-timeout)"
-        deaf = [key for key, (pidfd, _, _) in waiting.items() if not send_signal(pidfd, number)]
-        for key in deaf:
+                os.close(pidfd)
+                continue
+            refusal = "" if handles_signal(pid, number) else _NO_HANDLER
+            waiting[key] = _Asked(pid, pidfd, cell, by_signal, by_thread, refusal)
+        told = {key for key, each in waiting.items() if put_question(each.cell + QUESTIONS, STACKS_QUESTION)}
+        start = time.monotonic()
+        _read_answers(waiting, told, start + min((end - start) / 2, _LONGEST_WAIT_FOR_A_THREAD_SECONDS), found, why)
+        why.update((key, each.refusal or _SILENT) for key, each in waiting.items())
+        silent = [each for each in waiting.values() if not each.refusal and not _has_grown(*each.by_thread)]
+        gone = {each.pidfd for each in silent if not send_to_main_thread(each.pidfd, each.pid, number)}
+        for key in [key for key, each in waiting.items() if each.pidfd in gone]:
             why[key] = _GONE
-            os.close(waiting.pop(key)[0])
-        while waiting and time.monotonic() < end:
-            ended = wait_for_exit([pidfd for pidfd, _, _ in waiting.values()], 0.005)
-            for key, (pidfd, path, before) in list(waiting.items()):
-                threads = _answer(path, before)
-                if threads:
-                    found[key] = threads
-                if pidfd in ended:
-                    why[key] = _GONE
-                if threads or pidfd in ended:
-                    os.close(waiting.pop(key)[0])
+            os.close(waiting.pop(key).pidfd)
+        _read_answers(
+            waiting, {key for key, each in waiting.items() if key in told or not each.refusal}, end, found, why
+        )
         return found
     finally:
-        for pidfd, _, _ in waiting.values():
-            os.close(pidfd)
+        for each in waiting.values():
+            os.close(each.pidfd)
+
+
+def _read_answers(
+    waiting: dict[int, _Asked],
+    keys: Collection[int],
+    end: float,
+    found: dict[int, tuple[Thread, ...]],
+    why: dict[int, str],
+) -> None:
+    """Read what some of those that are waited for tell, until all of these have or have ended, or the time is up."""
+    while (awaited := [key for key in keys if key in waiting]) and time.monotonic() < end:
+        ended = wait_for_exit([waiting[key].pidfd for key in awaited], _LOOK_SECONDS)
+        for key in awaited:
+            each = waiting[key]
+            if threads := each.threads:
+                found[key] = threads
+            if each.pidfd in ended:
+                why[key] = _GONE
+            if threads or each.pidfd in ended:
+                os.close(waiting.pop(key).pidfd)
 
 
 def fatal_stack(path: str, number: int) -> tuple[Thread, ...]:
@@ -98,7 +154,7 @@ def fatal_stack(path: str, number: int) -> tuple[Thread, ...]:
     return ()
 
 
-def _why_not_ask(state: str, has_file: bool, handles: bool) -> str:
+def _why_not_ask(state: str, has_file: bool) -> str:
     """Return why a process cannot be asked for its stack; empty where it can."""
     if state in "ZX":
         return _GONE
@@ -106,8 +162,6 @@ def _why_not_ask(state: str, has_file: bool, handles: bool) -> str:
         return "it is stopped, and a stopped process answers no signal"
     if not has_file:
         return "it is not monitored yet, or the file that it would answer in is gone"
-    if not handles:
-        return "its handler for the question is gone: faulthandler or the signal was taken over by the script"
     return ""
 
 
@@ -125,23 +179,51 @@ def _where_it_writes(pid: int, path: str) -> str:
     return path
 
 
-def _answer(path: str, before: int) -> tuple[Thread, ...]:
-    """Return what was written since it was asked, once that is complete."""
+def _has_grown(path: str, before: int) -> bool:
+    return plain_size(path) > before
+
+
+def _new_text(path: str, before: int) -> str:
+    """Return what was written since it was asked."""
     try:
         with open(path, "rb", opener=only_plain) as file:
-            file.seek(before)
-            text = file.read().decode("utf-8", errors="replace")
+            file.seek(max(0, before))
+            return file.read().decode("utf-8", errors="replace")
     except OSError:
+        return ""
+
+
+def _signal_answer(text: str) -> tuple[Thread, ...]:
+    # Of one thread; those of earlier releases told of all, the current one last.
+    is_complete = text.endswith("\n") and ("Current thread" in text or _ONE_THREAD in text)
+    return _parse_faulthandler(text) if is_complete else ()
+
+
+def _thread_answer(text: str) -> tuple[Thread, ...]:
+    """Return what a process's own thread tells once that is complete; none of the others had the GIL meanwhile."""
+    own, is_complete, _ = text.partition(END_OF_STACKS)
+    if not is_complete:
         return ()
-    # faulthandler writes the current (signalled) thread last; its stack ends the text.
-    return _parse_faulthandler(text) if "Current thread" in text and text.endswith("\n") else ()
+    head, _, stacks = own.partition("\n")
+    main = _THREAD_NUMBER.search(head)
+    found: dict[str, Thread] = {}
+    for thread in _parse_faulthandler(stacks, current=""):
+        name = MAIN if main is not None and _is_of(thread, main["number"]) else thread.name
+        if thread.frames and name not in found:  # the main thread stands there twice
+            found[name] = thread._replace(name=name, is_active=False, was_asked=False)
+    return tuple(found.values())
+
+
+def _is_of(thread: Thread, number: str) -> bool:
+    found = _THREAD_NUMBER.search(thread.name)
+    return found is not None and found["number"] == number
 
 
 def _parse_faulthandler(text: str, current: str = MAIN) -> tuple[Thread, ...]:
     threads = []
     for block in text.strip().split("\n\n"):
         head, *lines = block.splitlines() or [""]
-        if not head.startswith(("Current thread", "Thread")):  # it lists extension modules after a fatal signal
+        if not head.startswith(("Current thread", "Thread", _ONE_THREAD)):  # it lists extension modules after a fault
             continue
         frames = of_the_worker(
             frame_of(match["function"], match["file"], int(match["line"]))
@@ -150,7 +232,7 @@ def _parse_faulthandler(text: str, current: str = MAIN) -> tuple[Thread, ...]:
         )
         if answers_questions(frames):
             continue
-        is_current = head.startswith("Current thread")
+        is_current = head.startswith(("Current thread", _ONE_THREAD))
         name = current if is_current else head.partition(" (")[0]
         threads.append(Thread(name, is_active=is_current, holds_gil=False, frames=frames, was_asked=current == MAIN))
     return tuple(threads)

@@ -22,6 +22,7 @@ __all__ = [
     "let_end",
     "open_pidfd",
     "send_signal",
+    "send_to_main_thread",
     "wait_for_exit",
 ]
 
@@ -84,6 +85,24 @@ def send_signal(pidfd: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def send_to_main_thread(pidfd: int, pid: int, number: int) -> bool:
+    """Signal the main thread of a process: of a signal to the process any thread may be the one that handles it.
+
+    Args:
+        pidfd: Of the process.
+        pid: Its number here.
+        number: The signal.
+
+    Returns:
+        Whether it was still there to take it.
+    """
+    tgkill = getattr(prctl.load(), "tgkill", None)  # glibc has it from 2.30 on
+    if tgkill is None:
+        return send_signal(pidfd, number)
+    # The number is that of this process for as long as that has not ended, and a moment longer.
+    return not has_exited(pidfd) and tgkill(pid, pid, int(number)) == 0
 
 
 def has_exited(pidfd: int) -> bool:

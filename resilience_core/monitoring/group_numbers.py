@@ -1,7 +1,8 @@
 """A thread of the rank that tells how far it is in the collectives of each process group, when its monitor asks.
 
-It also looks, while an exception may be under way in the thread that trains, whether that was caught
-(:mod:`resilience_core.monitoring.propagation`): both have to be known while that thread waits for its peers.
+It tells the stacks of all threads, too (:mod:`resilience_core.protocol.stack_question`). While an exception may be
+under way in the thread that trains, it looks whether that was caught (:mod:`resilience_core.monitoring.propagation`).
+All of this has to be known while that thread waits for its peers.
 
 Sketched were, beside it:
 
@@ -23,6 +24,7 @@ as torch's own watchdog makes them all the time). It is therefore asked for last
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
@@ -34,6 +36,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilience_core.protocol.group_numbers import ANSWERS, MOST_GROUPS, QUESTIONS, GroupNumber, GroupNumbers
+from resilience_core.protocol.stack_question import END_OF_STACKS, STACKS_QUESTION, THREADS, main_thread_stack
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["NumbersThread", "answers_to", "has_groups", "start_answering"]
@@ -71,11 +74,15 @@ class NumbersThread(threading.Thread):
         os.mkfifo(self._path, 0o600)
         # Both ends, so that a read waits for the next question once the monitor has closed its end.
         self._questions = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = [self._questions]
         try:
-            self._answers = only_plain(cell_path + ANSWERS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            for answers in (ANSWERS, THREADS):
+                opened.append(only_plain(cell_path + answers, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND))
         except OSError:
-            os.close(self._questions)
+            for descriptor in opened:
+                os.close(descriptor)
             raise
+        self._answers, self._stacks = opened[1:]
 
     def run(self) -> None:
         """Answer until told to stop."""
@@ -91,11 +98,23 @@ class NumbersThread(threading.Thread):
             if self._is_told_to_stop:
                 break
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS) if self._look() and pause is not None else None
-            if name := _last_of(question):
+            names = _names_in(question)
+            if STACKS_QUESTION in names:
+                self._write_stacks()
+            numbered = [name for name in names if name != STACKS_QUESTION]
+            if name := numbered[-1] if numbered else "":  # of several, the last one is waited for
                 with contextlib.suppress(OSError):  # no room, or a folder that is gone
                     for line in answers_to(name):
                         os.write(self._answers, line.encode())
         self.close()
+
+    def _write_stacks(self) -> None:
+        main = threading.main_thread().ident
+        with contextlib.suppress(OSError):
+            frame = sys._current_frames().get(main or 0)
+            os.write(self._stacks, main_thread_stack(main or 0, frame).encode(errors="replace"))
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
+            os.write(self._stacks, f"\n{END_OF_STACKS}".encode())
 
     def stop(self) -> None:
         """Answer no more; does not wait for that."""
@@ -123,6 +142,7 @@ class NumbersThread(threading.Thread):
         with self._open:
             os.close(self._questions)
             os.close(self._answers)
+            os.close(self._stacks)
 
 
 def has_groups() -> bool:
@@ -148,10 +168,9 @@ def start_answering(cell_path: str, look: Callable[[], bool] = lambda: False) ->
     return thread
 
 
-def _last_of(questions: bytes) -> str:
-    """Return the last one, which is waited for; an empty one asks for nothing."""
-    lines = questions.decode("ascii", errors="replace").split("\n")
-    return next((line for line in reversed(lines) if line), "")
+def _names_in(questions: bytes) -> list[str]:
+    """Return the names of questions; an empty one asks for nothing."""
+    return [line for line in questions.decode("ascii", errors="replace").split("\n") if line]
 
 
 def answers_to(question: str) -> Iterator[str]:

@@ -124,6 +124,9 @@ _of_fatal_signals: list[TextIO] = []
 def register_stack_dump(cell_path: str) -> TextIO | None:
     """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside.
 
+    The signal tells the stack of the main thread alone: to read those of others while they run may end the process.
+    Where the thread of :mod:`resilience_core.monitoring.group_numbers` can run, it is asked before, and tells all.
+
     So does a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT), unless faulthandler is in use already: then it
     writes where the script wants it.
 
@@ -141,7 +144,7 @@ def register_stack_dump(cell_path: str) -> TextIO | None:
     # unregister_stack_dump() restores this: a request that comes a moment too late must not kill the process.
     if threading.current_thread() is threading.main_thread() and signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
         signal.signal(STACK_SIGNAL, signal.SIG_IGN)
-    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
+    faulthandler.register(STACK_SIGNAL, file=file, all_threads=False, chain=False)
     if not faulthandler.is_enabled():
         faulthandler.enable(file=file, all_threads=True)
         _of_fatal_signals.append(file)

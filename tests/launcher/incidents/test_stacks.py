@@ -23,6 +23,8 @@ from launcher.processes.handles import open_pidfd, wait_for_exit
 from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import hookimpl
 from resilience_core.protocol.cell_layout import STACK_SIGNAL
+from resilience_core.protocol.stack_question import END_OF_STACKS, main_thread_stack
+from resilience_core.system import prctl
 
 PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
 needs_py_spy = pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed (extra 'stacks')")
@@ -150,6 +152,135 @@ def test_the_thread_that_answers_questions_is_in_no_stack(
     )
     (thread,) = found[0]
     assert "training_step" in [frame.function for frame in thread.frames]
+
+
+BUSY = """
+import copy, sys, threading, time
+from resilience_core.monitoring.group_numbers import start_answering
+from resilience_core.monitoring.process_hooks import register_stack_dump
+file = register_stack_dump(sys.argv[1])
+if sys.argv[2] != "does not answer": start_answering(sys.argv[1])
+def nested(depth): return {"a": nested(depth - 1), "b": [1, 2, 3]} if depth else {}
+def copies(state):
+    while True: copy.deepcopy(state); time.sleep(0.001)
+def starts_threads():
+    while True:
+        threads = [threading.Thread(target=lambda: sum(range(200))) for _ in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+threading.Thread(target=copies, args=(nested(60),), daemon=True).start()
+threading.Thread(target=starts_threads, daemon=True).start()
+for _ in range(120 if sys.argv[2] == "many threads" else 0):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+def training_step():
+    print("ready", flush=True)
+    sys.stdin.read()
+training_step()
+"""
+
+
+@pytest.mark.parametrize("tells", ["answers", "does not answer", "many threads"])
+def test_a_process_with_busy_threads_does_not_die_of_the_question(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, tells: str
+) -> None:
+    """Frames of other threads changed while a signal handler read them: one hang in three killed a healthy rank."""
+    process = spawn(BUSY, str(tmp_path / "cell"), tells)
+    for _ in range(40):
+        found = take_stacks(
+            {0: process.pid},
+            py_spy=None,
+            timeout_seconds=60,
+            fallback_files={0: str(tmp_path / "cell.stack")},
+            fallback_signal=STACK_SIGNAL,
+        )
+        assert "training_step" in functions(found[0])
+        assert process.poll() is None
+    main = main_thread(found[0])
+    assert main is not None
+    assert main.name == "MainThread"
+    if tells == "many threads":  # of which faulthandler writes a hundred
+        assert len(found[0]) > 90
+    elif tells == "answers":
+        assert not any(thread.was_asked or thread.is_active for thread in found[0])
+        assert any(frame.function == "copies" for thread in found[0] for frame in thread.frames)
+    else:
+        assert [thread.was_asked for thread in found[0]] == [True]
+
+
+def test_without_tgkill_the_process_is_signalled(
+    stands: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a C library other than glibc."""
+    monkeypatch.setattr(prctl, "load", object)
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=None,
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+    assert any(frame.function == "training_step" for thread in found[0] for frame in thread.frames)
+
+
+def test_who_answers_by_a_thread_is_not_asked_by_a_signal(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """It has a handler for it no more: the script has taken the signal over, and it would count there."""
+    counts = ANSWERS.replace("import sys\n", "import signal, sys\nsignal.signal(int(sys.argv[2]), signal.SIG_DFL)\n", 1)
+    process = spawn(counts.replace("len(sys.argv) > 2", "False"), str(tmp_path / "cell"), str(STACK_SIGNAL))
+    (tmp_path / "cell.stack").touch()
+    found = take_stacks(
+        {0: process.pid},
+        py_spy=None,
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "cell.stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+    assert "training_step" in functions(found[0])
+    assert process.poll() is None
+
+
+KEEPS_THE_GIL = """
+import ctypes, sys
+from resilience_core.monitoring.group_numbers import start_answering
+from resilience_core.monitoring.process_hooks import register_stack_dump
+file = register_stack_dump(sys.argv[1])
+start_answering(sys.argv[1])
+def calls_c():
+    print("ready", flush=True)
+    ctypes.PyDLL(None).sleep(600)
+calls_c()
+"""
+
+
+def test_one_whose_thread_cannot_run_is_asked_by_the_signal(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = spawn(KEEPS_THE_GIL, str(tmp_path / "cell"))
+    found = take_stacks(
+        {0: process.pid},
+        py_spy=None,
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "cell.stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+    assert functions(found[0])[0] == "calls_c"
+    assert [thread.was_asked for thread in found[0]] == [True]
+
+
+def test_half_an_answer_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = main_thread_stack(0x7F, sys._getframe())
+    other = 'Thread 0x000000000000007e (most recent call first):\n  File "a.py", line 1 in f\n\n'
+    (tmp_path / "cell.threads").write_text(f"earlier\n{text}{other}")
+    asked = stacks_from_inside._Asked(
+        0, 0, "", (str(tmp_path / "cell.stack"), 0), (str(tmp_path / "cell.threads"), 8), ""
+    )
+    assert asked.threads == ()
+    again = text.partition("\n\n")[2]
+    (tmp_path / "cell.threads").write_text(f"earlier\n{text}{other}{again}{END_OF_STACKS}")
+    main, thread = asked.threads
+    assert (main.name, main.frames[0].function) == ("MainThread", "test_half_an_answer_is_none")
+    assert [frame.function for frame in thread.frames] == ["f"]
 
 
 @needs_py_spy
@@ -435,7 +566,7 @@ def test_all_are_asked_at_one_moment_so_that_none_goes_on_because_another_was_wo
         original = getattr(stacks_from_inside, name)
         monkeypatch.setattr(stacks_from_inside, name, lambda *args: (done.append(name), original(*args))[1])
 
-    for name in ("process_status", "open_pidfd", "plain_size", "handles_signal", "send_signal"):
+    for name in ("process_status", "open_pidfd", "plain_size", "handles_signal", "send_to_main_thread"):
         noted(name)
     found = take_stacks(
         {number: process.pid for number, process in enumerate(processes)},
@@ -446,8 +577,8 @@ def test_all_are_asked_at_one_moment_so_that_none_goes_on_because_another_was_wo
     )
 
     assert all("training_step" in functions(found[number]) and found[number][0].was_asked for number in range(3))
-    assert done[-3:] == ["send_signal"] * 3
-    assert "send_signal" not in done[:-3]
+    assert done[-3:] == ["send_to_main_thread"] * 3
+    assert "send_to_main_thread" not in done[:-3]
 
 
 def test_a_frame_is_told_by_its_whole_path_where_the_working_folder_was_deleted(

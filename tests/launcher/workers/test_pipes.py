@@ -76,7 +76,7 @@ def incident(folder: str) -> Incident:
 @pytest.mark.parametrize(
     ("name", "call", "answer"),
     [
-        ("0-0.stack", lambda path: stacks_from_inside._answer(path, 0), ()),
+        ("0-0.stack", lambda path: stacks_from_inside._new_text(path, 0), ""),
         ("0-0.stack", plain_size, -1),
         ("0-0.stack", lambda path: register_stack_dump(path.removesuffix(".stack")), None),
         ("incident.json", lambda path: read_incident(os.path.dirname(path)), OSError),

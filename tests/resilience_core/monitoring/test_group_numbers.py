@@ -25,6 +25,7 @@ from resilience_core.monitoring import group_numbers
 from resilience_core.monitoring.group_numbers import NumbersThread, answers_to, start_answering
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.group_numbers import ANSWERS, QUESTIONS, GroupNumber, GroupNumbers
+from resilience_core.protocol.stack_question import END_OF_STACKS, THREADS, main_thread_stack
 
 ROOT = Path(__file__).parents[3]
 C10D, IN_C = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
@@ -385,6 +386,22 @@ def test_what_is_no_answer_is_refused(line: str, tmp_path: Path) -> None:
     path = tmp_path / f"cell{ANSWERS}"
     path.write_text(line)
     assert group_numbers.ANSWERS == ANSWERS
+
+
+@pytest.mark.parametrize("lines", [b"stacks\n1\n", b"1\nstacks\n"])
+def test_stacks_and_numbers_may_be_asked_for_at_once(thread: NumbersThread, tmp_path: Path, lines: bytes) -> None:
+    questions = os.open(tmp_path / f"cell{QUESTIONS}", os.O_WRONLY)
+    os.write(questions, lines)
+    os.close(questions)
+    end = in_a_minute()
+    while (numbers := (tmp_path / f"cell{ANSWERS}").read_text()).count("\n") != 2:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    assert GroupNumbers.from_line(numbers.splitlines()[1], "1") == (GroupNumbers(), True)
+    stacks = (tmp_path / f"cell{THREADS}").read_text()
+    assert stacks.startswith(main_thread_stack(threading.main_thread().ident or 0, sys._getframe())[:60])
+    assert stacks.endswith(END_OF_STACKS)
+    assert " in test_stacks_and_numbers_may_be_asked_for_at_once\n" in stacks
 
 
 def test_who_does_not_answer_is_waited_for_no_longer_than_told(tmp_path: Path) -> None:

@@ -74,6 +74,27 @@ def test_a_missing_collective_names_the_rank_that_skipped_it(launch: Callable[..
     assert job.stdout.count("sums 24 in generation 1") == 2
 
 
+def test_a_rank_with_busy_threads_does_not_die_of_the_question_for_its_stack(launch: Callable[..., Any]) -> None:
+    """Without py-spy it was asked by a signal that read the stacks of running threads: one in three died of SIGSEGV."""
+    job = launch(
+        "busy_threads.py",
+        options=["--max-restarts", 5, "--ft-max-no-progress-cycles", 0, "--ft-restart-backoff-after", 0],
+        env={"FT_PY_SPY": "none"},
+        rank_section_timeouts="step:1",
+        **PATIENT,
+    )
+    assert job.wait(120) == 0, job.stderr
+    incidents = job.incidents()
+    assert len(incidents) == 5
+    for incident in incidents:
+        assert incident.kind == "hang"
+        assert {rank.rank for rank in incident.culprits} <= {1}
+        (waits,) = (rank for rank in incident.ranks if rank.rank == 0)
+        assert any(frame.function == "copies" for thread in waits.stack for frame in thread.frames)
+    assert "SIGSEGV" not in job.stderr
+    assert job.stdout.count("is done in generation 5") == 2
+
+
 def test_a_slow_step_within_its_limit_is_nobodys_business(launch: Callable[..., Any]) -> None:
     job = launch(
         "loop.py", faults="slow_step:rank=1,step=3,seconds=0.7", rank_section_timeouts="setup:9,step:20,checkpointing:9"

@@ -132,6 +132,7 @@ def specs() -> Iterator[Spec]:
         yield attrs.evolve(spec, windows=16, steps=5)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_job_and_another_seed_another() -> None:
     for spec in specs():
         first, again, other = (list(Job(spec, seed).windows()) for seed in (1, 1, 2))

@@ -164,6 +164,7 @@ def test_a_rule_of_medians_does_not_see_the_mean(rule: Rule, expected: list[int]
     assert np.flatnonzero(rule.see(each)).tolist() == expected
 
 
+@pytest.mark.long
 def test_a_missing_rank_keeps_what_was_said_of_it() -> None:
     job = spec(Steady(by=1.0, onset=0), missing=0.5)
     last = [list(Job(job, seed).windows())[-1].present[Job(job, seed).fault.slow].all() for seed in range(6)]

@@ -320,6 +320,7 @@ def test_a_stopped_launcher_goes_on_or_is_killed_alone_or_with_its_node(
     assert launches[1].exit_code == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_job_whose_launchers_have_ended_waits_no_longer(machines: Machines, tmp_path: Path) -> None:
     job = Job(machines, tmp_path / "shared", members=1, launcher="torchrun", options=["--no-such-option"])
     job.start(0)

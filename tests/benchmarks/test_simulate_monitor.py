@@ -11,6 +11,7 @@ from benchmarks.simulate_monitor.node import simulate
 from launcher.monitor import lost_time, verdict, withheld_verdicts
 
 
+@pytest.mark.long
 def test_no_healthy_rank_is_killed_and_no_hang_is_missed() -> None:
     totals = simulate(rank_hours=400, hangs=48, seed=1)
     assert totals.false_kills == []
@@ -58,6 +59,7 @@ def test_it_sees_a_broken_rule_that_misses(monkeypatch: pytest.MonkeyPatch) -> N
     assert simulate(rank_hours=0, hangs=48, seed=1).missed != []
 
 
+@pytest.mark.long
 def test_it_sees_a_verdict_that_is_withheld_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "_WAITS", 1.0)
     assert simulate(rank_hours=0, hangs=48, seed=1).missed == []

@@ -104,4 +104,4 @@ def test_pre_commit_runs_what_make_lint_runs() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     tools = {hook["entry"].split()[0].rpartition("/")[2] for hook in hooks}
     recipe = subprocess.run(["make", "--dry-run", "lint"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert tools == set(re.findall(r"^\.venv/bin/(\w[\w-]*)", recipe, re.MULTILINE)) - {"python"}
+    assert tools == set(re.findall(r"\.venv/bin/(\w[\w-]*)", recipe)) - {"python"}

@@ -174,4 +174,11 @@ MUTANTS_OF_EVIDENCE = (
         "frame = None",
         (f"{_ASKED}::test_a_process_with_busy_threads_does_not_die_of_the_question",),
     ),
+    Mutant(
+        "where a rank was that a signal has woken is told by what it did later",
+        "launcher/incidents/stacks_from_inside.py",
+        "return _signal_answer(_new_text(*self.by_signal)) or _thread_answer(_new_text(*self.by_thread))",
+        "return _thread_answer(_new_text(*self.by_thread)) or _signal_answer(_new_text(*self.by_signal))",
+        (f"{_ASKED}::test_the_answer_to_a_signal_goes_before_a_later_one",),
+    ),
 )

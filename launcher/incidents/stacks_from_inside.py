@@ -36,7 +36,7 @@ _FATAL_TEXTS: dict[int, str] = {
 }
 """As faulthandler calls them, with or without a hyphen."""
 _MOST_FATAL_BYTES = 1 << 20
-_LONGEST_WAIT_FOR_A_THREAD_SECONDS = 0.2
+_LONGEST_WAIT_FOR_A_THREAD_SECONDS = 1.0
 """And no more than half of the time that there is; one that is to answer has to get the GIL and a core."""
 _LOOK_SECONDS = 0.005
 _GONE = "the process had ended before anybody could look at it"
@@ -62,8 +62,11 @@ class _Asked(NamedTuple):
 
     @property
     def threads(self) -> tuple[Thread, ...]:
-        """What it has told, once that is complete."""
-        return _thread_answer(_new_text(*self.by_thread)) or _signal_answer(_new_text(*self.by_signal))
+        """What it has told, once that is complete.
+
+        A signal may end the call that kept the GIL, so its thread may answer later of another moment.
+        """
+        return _signal_answer(_new_text(*self.by_signal)) or _thread_answer(_new_text(*self.by_thread))
 
 
 def from_inside(
@@ -108,9 +111,11 @@ def from_inside(
         for key in [key for key, each in waiting.items() if each.pidfd in gone]:
             why[key] = _GONE
             os.close(waiting.pop(key).pidfd)
-        _read_answers(
-            waiting, {key for key, each in waiting.items() if key in told or not each.refusal}, end, found, why
-        )
+        signalled = {key for key, each in waiting.items() if each in silent}
+        awaited = signalled | (told & waiting.keys())
+        _read_answers(waiting, awaited, end, found, why)
+        for key in signalled & found.keys():  # whichever way it has answered
+            found[key] = tuple(thread._replace(was_asked=True) for thread in found[key])
         return found
     finally:
         for each in waiting.values():

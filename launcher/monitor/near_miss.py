@@ -30,7 +30,7 @@ class NearMiss(NamedTuple):
     late_at_most_seconds: float | None = None
     """The same or more: an upper bound; None where nothing is known."""
     was_asked: bool = False
-    """A signal has asked it for its stack, which may have ended the call that it was stuck in."""
+    """A signal has asked it, or another rank, for its stack, which may have ended the call that it was stuck in."""
     waited_for: int | None = None
     """The rank that it waited for, which came back; it has not moved itself, and is looked at again."""
     was_late: bool = True
@@ -44,7 +44,7 @@ class NearMiss(NamedTuple):
             return f"{self._who} was not overdue itself: {self._what}"
         if self.waited_for is not None:
             return f"{self._who} waited for rank {self.waited_for}, which came back: {self._where}"
-        asked = ", perhaps because a signal asked it for its stack" if self.was_asked else ""
+        asked = ", perhaps because a signal asked for stacks" if self.was_asked else ""
         return f"{self._who} came back{self._late}{asked}: {self._what}"
 
     @property
@@ -79,8 +79,8 @@ def announced(miss: NearMiss, count: int) -> str:
         return f"{rank} waits for rank {miss.waited_for}, which came back {limit}; it was spared, and is still watched"
     if miss.was_asked:
         return (
-            f"{rank} came back{miss._late} {limit} when a signal asked it for its stack; it was spared. Either the "
-            "limit is too close to what is normal, or it was stuck in a call that any signal ends"
+            f"{rank} came back{miss._late} {limit} when a signal asked for stacks; it was spared. Either the limit is "
+            "too close to what is normal, or it or a rank that it waited for was stuck in a call that any signal ends"
         )
     return (
         f"{rank} came back{miss._late} {limit} before it was signalled; it was spared. The limit is too close to what "

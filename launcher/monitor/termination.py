@@ -177,7 +177,6 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Inciden
     late = Lateness()
     if case.is_late and has_moved and view is not None and case.answered_by_ns is not None:
         late = lateness(case.view, verdict, view, case.answered_by_ns)
-    stack = next((rank.stack for rank in incident.ranks if rank.local_rank == order.local_rank), ())
     return NearMiss(
         rank=order.rank,
         local_rank=order.local_rank,
@@ -187,7 +186,7 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Inciden
         limit_seconds=verdict.limit_seconds,
         late_seconds=late.seconds,
         late_at_most_seconds=late.at_most_seconds,
-        was_asked=any(thread.was_asked for thread in stack),
+        was_asked=any(thread.was_asked for rank in incident.ranks for thread in rank.stack),
         waited_for=None if has_moved else incident.culprits[0].rank,
         was_late=case.was_late,
     )

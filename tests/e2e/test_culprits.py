@@ -190,5 +190,5 @@ def test_a_rank_that_our_question_wakes_goes_on_and_so_does_everybody(trouble: C
 
     assert job.wait(90) == 0
     assert job.incidents() == []
-    assert "when a signal asked it for its stack" in job.stderr
+    assert "when a signal asked for stacks" in job.stderr
     assert job.stdout.count("is done in generation 0") == 3

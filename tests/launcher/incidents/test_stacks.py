@@ -249,7 +249,8 @@ start_answering(sys.argv[1])
 def calls_c():
     print("ready", flush=True)
     ctypes.PyDLL(None).sleep(600)
-calls_c()
+calls_c()  # returns early upon the signal, and the thread can answer then
+sys.stdin.read()
 """
 
 
@@ -286,6 +287,15 @@ def test_half_an_answer_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     main, thread = asked.threads
     assert (main.name, main.frames[0].function) == ("MainThread", "test_half_an_answer_is_none")
     assert [frame.function for frame in thread.frames] == ["f"]
+
+
+def test_the_answer_to_a_signal_goes_before_a_later_one(tmp_path: Path) -> None:
+    """The signal has ended the call that kept the GIL, and its thread tells where the rank went then."""
+    (tmp_path / "signal").write_text('Stack (most recent call first):\n  File "a.py", line 1 in stands\n')
+    (tmp_path / "threads").write_text(f"{main_thread_stack(1, sys._getframe())}{END_OF_STACKS}")
+    files = [(str(tmp_path / name), 0) for name in ("signal", "threads")]
+    asked = stacks_from_inside._Asked(0, 0, "", files[0], files[1], "")
+    assert [frame.function for frame in asked.threads[0].frames] == ["stands"]
 
 
 @needs_py_spy

@@ -669,7 +669,7 @@ def test_near_misses_say_what_may_have_brought_a_rank_back(group: Group) -> None
     group.meanwhile = lambda: group.close(0)
     group.condemn()
     first, second = (near_miss(miss, count) for count, miss in enumerate(group.spared, 1))
-    assert "when a signal asked it for its stack" in first
+    assert "when a signal asked for stacks" in first
     assert "waits for rank 0, which came back" in second
     by_itself = near_miss(group.spared[0]._replace(was_asked=False), 3)
     assert by_itself.endswith("it was spared. The limit is too close to what is normal")

@@ -181,4 +181,18 @@ MUTANTS_OF_EVIDENCE = (
         "return _thread_answer(_new_text(*self.by_thread)) or _signal_answer(_new_text(*self.by_signal))",
         (f"{_ASKED}::test_the_answer_to_a_signal_goes_before_a_later_one",),
     ),
+    Mutant(
+        "a signal asks ranks that are not overdue for their stacks",
+        "launcher/monitor/hang_incident.py",
+        "disturbed = alive if settings.owns_ranks and not verdicts else verdicts",
+        "disturbed = alive if settings.owns_ranks else verdicts",
+        (*_TERMINATION,),
+    ),
+    Mutant(
+        "one that may not be disturbed is sent the signal",
+        "launcher/incidents/stacks_from_inside.py",
+        "            if key not in disturbed:\n                refusal = _NOT_OVERDUE\n",
+        "",
+        (f"{_ASKED}::test_who_may_not_be_disturbed_is_asked_by_its_thread_alone",),
+    ),
 )

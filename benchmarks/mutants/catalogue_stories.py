@@ -502,8 +502,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "a signal asks ranks although it may not",
         "monitor/hang_incident",
-        "may_be_asked if may_signal else ()",
-        "may_be_asked",
+        "disturbed if may_signal else ()",
+        "disturbed",
         ("tests/launcher/monitor/test_other_nodes.py",),
     ),
     _mutant(

@@ -4,15 +4,15 @@
 process that is stopped. Where it is not installed, or may not look, the rank's own ``faulthandler`` is asked.
 
 Its signal restarts most system calls (SA_RESTART) and Python repeats the rest, but a C library may take the
-interruption for an error. The launcher therefore has every rank asked, since it ends all of them in any case once
-one is condemned; a monitor whose ranks are not its own asks the condemned alone.
+interruption for an error, and a rank ends with that. So a thread of the rank is asked first, and the signal is for
+those alone that are overdue, or will be ended in any case.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from launcher.incidents.frames import Thread, answers_questions, frame_of, native_frame, of_the_worker, thread_name
@@ -32,6 +32,7 @@ def take_stacks(
     timeout_seconds: float,
     fallback_files: Mapping[int, str] | None = None,
     fallback_signal: int = 0,
+    disturbed: Collection[int] | None = None,
     reasons: dict[int, str] | None = None,
 ) -> dict[int, tuple[Thread, ...]]:
     """Take the stacks of several processes at once.
@@ -42,6 +43,7 @@ def take_stacks(
         timeout_seconds: The bound on all of it together.
         fallback_files: Key to the file that the process's own faulthandler writes to, for those that may be asked.
         fallback_signal: The signal that makes it write.
+        disturbed: Keys of those that may be asked by the signal; None for all. The others are asked by their thread.
         reasons: Gets, for each key without a stack, why there is none.
 
     Returns:
@@ -55,7 +57,8 @@ def take_stacks(
         key: (pids[key], file) for key, file in (fallback_files or {}).items() if key in pids and key not in found
     }
     if silent and may_ask and time.monotonic() < end:  # an answer that nobody waits for is no use
-        found.update(from_inside(silent, fallback_signal, end, why))
+        disturbed = silent if disturbed is None else disturbed
+        found.update(from_inside(silent, fallback_signal, end, why, disturbed))
     if reasons is not None:
         outside = "py-spy told nothing, and " if py_spy else ""
         reasons.update((key, outside + reason) for key, reason in why.items() if key not in found)

@@ -42,6 +42,7 @@ _LOOK_SECONDS = 0.005
 _GONE = "the process had ended before anybody could look at it"
 _SILENT = "it did not answer the signal in time (--ft-stack-capture-timeout)"
 _NO_HANDLER = "its handler for the question is gone: faulthandler or the signal was taken over by the script"
+_NOT_OVERDUE = "its own thread did not tell, and only a rank that is overdue is disturbed by a signal"
 _THREAD_NUMBER = re.compile(r"0x0*(?P<number>[0-9a-f]+)")
 _ONE_THREAD = "Stack (most recent call first):"
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -70,7 +71,7 @@ class _Asked(NamedTuple):
 
 
 def from_inside(
-    asked: Mapping[int, tuple[int, str]], number: int, end: float, why: dict[int, str]
+    asked: Mapping[int, tuple[int, str]], number: int, end: float, why: dict[int, str], disturbed: Collection[int]
 ) -> dict[int, tuple[Thread, ...]]:
     """Ask all processes for their stacks at the same moment, then read the answers as they come.
 
@@ -82,6 +83,7 @@ def from_inside(
         number: The signal.
         end: When to stop waiting, on ``time.monotonic()``.
         why: Filled in: why there is no stack of a key.
+        disturbed: Keys of those that may be sent the signal.
     """
     found: dict[int, tuple[Thread, ...]] = {}
     waiting: dict[int, _Asked] = {}
@@ -101,6 +103,8 @@ def from_inside(
                 os.close(pidfd)
                 continue
             refusal = "" if handles_signal(pid, number) else _NO_HANDLER
+            if key not in disturbed:
+                refusal = _NOT_OVERDUE
             waiting[key] = _Asked(pid, pidfd, cell, by_signal, by_thread, refusal)
         told = {key for key, each in waiting.items() if put_question(each.cell + QUESTIONS, STACKS_QUESTION)}
         start = time.monotonic()

@@ -274,6 +274,30 @@ def test_one_whose_thread_cannot_run_is_asked_by_the_signal(
     assert len(found[0]) == 1
 
 
+def test_who_may_not_be_disturbed_is_asked_by_its_thread_alone(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A healthy rank, in C that gives up upon a signal, ended with the error of that, and was named for it."""
+    process = spawn(KEEPS_THE_GIL, str(tmp_path / "cell"))
+    reasons: dict[int, str] = {}
+    end = time.monotonic() + 60
+    while (
+        take_stacks(
+            {0: process.pid},
+            py_spy=None,
+            timeout_seconds=1,
+            fallback_files={0: str(tmp_path / "cell.stack")},
+            fallback_signal=STACK_SIGNAL,
+            disturbed=(),
+            reasons=reasons,
+        )
+        != {}
+    ):  # its thread may have answered before it came to C
+        assert time.monotonic() < end
+    assert reasons == {0: "its own thread did not tell, and only a rank that is overdue is disturbed by a signal"}
+    assert (tmp_path / "cell.stack").read_text() == ""
+
+
 def test_half_an_answer_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = main_thread_stack(0x7F, sys._getframe())
     other = 'Thread 0x000000000000007e (most recent call first):\n  File "a.py", line 1 in f\n\n'

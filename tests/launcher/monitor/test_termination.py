@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,13 +111,16 @@ class Group:
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
         self.spared: list[NearMiss] = []
         self.asked: list[int] = []
+        self.disturbed: set[int] = set()
         self.threads: list[Thread] = []
         monkeypatch.setattr(rank_evidence, "take_stacks", self._recorded_stacks)
         monkeypatch.setattr(hang_incident, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
         monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 180)
 
-    def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
-        self.asked = list(pids)
+    def _recorded_stacks(
+        self, pids: dict[int, int], *, disturbed: Collection[int], **_: Any
+    ) -> dict[int, tuple[Thread, ...]]:
+        self.asked, self.disturbed = list(pids), set(disturbed)
         self.meanwhile()
         return {
             n: (Thread("MainThread", True, False, frames, was_asked=True), *self.threads)
@@ -663,6 +666,14 @@ def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None
     assert group.condemn() == [1]
     assert not group.has_ended(0)
     assert [(miss.rank, miss.waited_for) for miss in group.spared] == [(0, None)]
+
+
+def test_only_who_is_overdue_is_asked_by_a_signal(group: Group) -> None:
+    """It may end a call in C with an error, and the verdict on the other may be taken back."""
+    group.have_due(0, 600)
+    group.condemn()
+    assert set(group.asked) == {0, 1}
+    assert group.disturbed == {1}
 
 
 def test_near_misses_say_what_may_have_brought_a_rank_back(group: Group) -> None:

@@ -17,6 +17,8 @@ THREADS = ".threads"
 STACKS_QUESTION = "stacks"
 """The line that asks."""
 END_OF_STACKS = "End of stacks\n"
+_MOST_LINES = 2_000
+"""Of the main thread's stack: the GIL is held while it is written."""
 
 
 def main_thread_stack(ident: int, frame: FrameType | None) -> str:
@@ -26,7 +28,7 @@ def main_thread_stack(ident: int, frame: FrameType | None) -> str:
     """
     number = f"0x{ident:016x}"
     lines = [f"Main thread {number}", "", f"Thread {number} (most recent call first):"]
-    while frame is not None:
+    while frame is not None and len(lines) < _MOST_LINES:
         lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
         frame = frame.f_back
     return "\n".join([*lines, "", ""])

@@ -404,6 +404,19 @@ def test_stacks_and_numbers_may_be_asked_for_at_once(thread: NumbersThread, tmp_
     assert " in test_stacks_and_numbers_may_be_asked_for_at_once\n" in stacks
 
 
+def test_an_endless_recursion_is_told_within_bounds() -> None:
+    def deeper(levels: int) -> str:
+        return deeper(levels - 1) if levels else main_thread_stack(1, sys._getframe())
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        text = deeper(5_000)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert text.count(" in deeper\n") == 1_997
+
+
 def test_who_does_not_answer_is_waited_for_no_longer_than_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"cell{QUESTIONS}")
     reader = os.open(tmp_path / f"cell{QUESTIONS}", os.O_RDONLY | os.O_NONBLOCK)

@@ -184,15 +184,15 @@ MUTANTS_OF_EVIDENCE = (
     Mutant(
         "a signal asks ranks that are not overdue for their stacks",
         "launcher/monitor/hang_incident.py",
-        "disturbed = alive if settings.owns_ranks and not verdicts else verdicts",
-        "disturbed = alive if settings.owns_ranks else verdicts",
-        (*_TERMINATION,),
+        "interruptible = alive if settings.owns_ranks and not verdicts else verdicts",
+        "interruptible = alive if settings.owns_ranks else verdicts",
+        _TERMINATION,
     ),
     Mutant(
-        "one that may not be disturbed is sent the signal",
+        "one that may not be interrupted is sent the signal",
         "launcher/incidents/stacks_from_inside.py",
-        "            if key not in disturbed:\n                refusal = _NOT_OVERDUE\n",
+        "            if key not in interruptible:\n                refusal = _NOT_OVERDUE\n",
         "",
-        (f"{_ASKED}::test_who_may_not_be_disturbed_is_asked_by_its_thread_alone",),
+        (f"{_ASKED}::test_who_may_not_be_interrupted_is_asked_by_its_thread_alone",),
     ),
 )

@@ -502,8 +502,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "a signal asks ranks although it may not",
         "monitor/hang_incident",
-        "disturbed if may_signal else ()",
-        "disturbed",
+        "interruptible if may_signal else ()",
+        "interruptible",
         ("tests/launcher/monitor/test_other_nodes.py",),
     ),
     _mutant(

@@ -14,6 +14,7 @@ from resilience_core.protocol.cell_layout import CELL_SIZE, ERROR_TEXT
 from resilience_core.protocol.cell_view import CellView, implausible
 from resilience_core.protocol.error_record import ErrorRecord, parse_error
 from resilience_core.protocol.figures import FIGURES_SIZE, create_figures, figures_path
+from resilience_core.protocol.stack_question import STACK
 
 __all__ = ["Cells"]
 
@@ -85,7 +86,7 @@ class Cells:
         offset_ns = time.time_ns() - time.monotonic_ns()
         for local_rank, cell in self._cells.items():
             with contextlib.suppress(OSError):
-                if (status := os.stat(cell.path + ".stack")).st_size:
+                if (status := os.stat(cell.path + STACK)).st_size:
                     asked[local_rank] = status.st_mtime_ns - offset_ns
         return asked
 

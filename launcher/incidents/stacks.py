@@ -32,7 +32,7 @@ def take_stacks(
     timeout_seconds: float,
     fallback_files: Mapping[int, str] | None = None,
     fallback_signal: int = 0,
-    disturbed: Collection[int] | None = None,
+    interruptible: Collection[int] | None = None,
     reasons: dict[int, str] | None = None,
 ) -> dict[int, tuple[Thread, ...]]:
     """Take the stacks of several processes at once.
@@ -43,7 +43,7 @@ def take_stacks(
         timeout_seconds: The bound on all of it together.
         fallback_files: Key to the file that the process's own faulthandler writes to, for those that may be asked.
         fallback_signal: The signal that makes it write.
-        disturbed: Keys of those that may be asked by the signal; None for all. The others are asked by their thread.
+        interruptible: Keys of those that may be asked by the signal; None for all. The others are asked by their thread.
         reasons: Gets, for each key without a stack, why there is none.
 
     Returns:
@@ -57,8 +57,8 @@ def take_stacks(
         key: (pids[key], file) for key, file in (fallback_files or {}).items() if key in pids and key not in found
     }
     if silent and may_ask and time.monotonic() < end:  # an answer that nobody waits for is no use
-        disturbed = silent if disturbed is None else disturbed
-        found.update(from_inside(silent, fallback_signal, end, why, disturbed))
+        interruptible = silent if interruptible is None else interruptible
+        found.update(from_inside(silent, fallback_signal, end, why, interruptible))
     if reasons is not None:
         outside = "py-spy told nothing, and " if py_spy else ""
         reasons.update((key, outside + reason) for key, reason in why.items() if key not in found)

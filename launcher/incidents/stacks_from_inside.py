@@ -1,6 +1,6 @@
 """Stacks that a rank writes itself, by faulthandler: a thread of its own when it is asked, or a signal's handler.
 
-The thread is asked first (:mod:`resilience_core.protocol.stack_question`): it tells all threads, and disturbs none.
+The thread is asked first (:mod:`resilience_core.protocol.stack_question`): it tells of all threads, and interrupts none.
 Only a rank of which it tells nothing, as where the GIL is kept in C, gets the signal, which tells of one thread.
 """
 
@@ -19,13 +19,11 @@ from launcher.incidents.group_numbers import put_question
 from launcher.processes.handles import open_pidfd, send_to_main_thread, wait_for_exit
 from launcher.processes.proc import descriptor_path, handles_signal, open_files, process_status
 from resilience_core.protocol.group_numbers import QUESTIONS
-from resilience_core.protocol.stack_question import END_OF_STACKS, STACKS_QUESTION, THREADS
+from resilience_core.protocol.stack_question import END_OF_STACKS, STACK, STACKS_QUESTION, THREADS
 from resilience_core.system.plain_files import only_plain, plain_size
 
 __all__ = ["fatal_stack", "from_inside"]
 
-_STACKS = ".stack"
-"""What the path of the file of the signal has behind that of the cell."""
 _FATAL = "Fatal Python error: "
 _FATAL_TEXTS: dict[int, str] = {
     signal.SIGSEGV: "Segmentation fault",
@@ -42,7 +40,7 @@ _LOOK_SECONDS = 0.005
 _GONE = "the process had ended before anybody could look at it"
 _SILENT = "it did not answer the signal in time (--ft-stack-capture-timeout)"
 _NO_HANDLER = "its handler for the question is gone: faulthandler or the signal was taken over by the script"
-_NOT_OVERDUE = "its own thread did not tell, and only a rank that is overdue is disturbed by a signal"
+_NOT_OVERDUE = "its own thread did not answer, and only a rank that is overdue is sent the signal"
 _THREAD_NUMBER = re.compile(r"0x0*(?P<number>[0-9a-f]+)")
 _ONE_THREAD = "Stack (most recent call first):"
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -65,13 +63,13 @@ class _Asked(NamedTuple):
     def threads(self) -> tuple[Thread, ...]:
         """What it has told, once that is complete.
 
-        A signal may end the call that kept the GIL, so its thread may answer later of another moment.
+        A signal may end the call that kept the GIL; what its thread tells then is of a later moment.
         """
         return _signal_answer(_new_text(*self.by_signal)) or _thread_answer(_new_text(*self.by_thread))
 
 
 def from_inside(
-    asked: Mapping[int, tuple[int, str]], number: int, end: float, why: dict[int, str], disturbed: Collection[int]
+    asked: Mapping[int, tuple[int, str]], number: int, end: float, why: dict[int, str], interruptible: Collection[int]
 ) -> dict[int, tuple[Thread, ...]]:
     """Ask all processes for their stacks at the same moment, then read the answers as they come.
 
@@ -83,7 +81,7 @@ def from_inside(
         number: The signal.
         end: When to stop waiting, on ``time.monotonic()``.
         why: Filled in: why there is no stack of a key.
-        disturbed: Keys of those that may be sent the signal.
+        interruptible: Keys of those that may be sent the signal.
     """
     found: dict[int, tuple[Thread, ...]] = {}
     waiting: dict[int, _Asked] = {}
@@ -93,7 +91,7 @@ def from_inside(
             if pidfd is None:
                 why[key] = _GONE
                 continue
-            cell = file.removesuffix(_STACKS)
+            cell = file.removesuffix(STACK)
             by_signal, by_thread = (
                 (path, plain_size(path)) for path in (_where_it_writes(pid, each) for each in (file, cell + THREADS))
             )
@@ -103,7 +101,7 @@ def from_inside(
                 os.close(pidfd)
                 continue
             refusal = "" if handles_signal(pid, number) else _NO_HANDLER
-            if key not in disturbed:
+            if key not in interruptible:
                 refusal = _NOT_OVERDUE
             waiting[key] = _Asked(pid, pidfd, cell, by_signal, by_thread, refusal)
         told = {key for key, each in waiting.items() if put_question(each.cell + QUESTIONS, STACKS_QUESTION)}

@@ -142,11 +142,13 @@ def _incident(
         for number, family in families.items()
     }
     asked = time.monotonic_ns()
-    # A signal may end a call, and a verdict may be taken back: who is not overdue is not disturbed. Where only a look
+    # A signal may end a call, and a verdict may be taken back: a rank that is not overdue is not interrupted. Where only a look
     # is asked for, the launcher ends all ranks in a moment.
-    disturbed = alive if settings.owns_ranks and not verdicts else verdicts
+    interruptible = alive if settings.owns_ranks and not verdicts else verdicts
     left = _PART_FOR_STACKS * _seconds_until(end)
-    stacks = stacks_of_ranks(disturbed if may_signal else (), alive, most_telling(families), settings, left, reasons)
+    stacks = stacks_of_ranks(
+        interruptible if may_signal else (), alive, most_telling(families), settings, left, reasons
+    )
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     began = min((started_at(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
     sources = reader.lines(lines_that_tell(ours), _seconds_until(end), began)

@@ -70,7 +70,7 @@ def can_be_asked(look: ProcessLook | None) -> bool:
 
 
 def stacks_of_ranks(
-    disturbed: Collection[RankMonitor],
+    interruptible: Collection[RankMonitor],
     views: dict[RankMonitor, CellView],
     children: Sequence[Child],
     settings: MonitorSettings,
@@ -79,7 +79,7 @@ def stacks_of_ranks(
 ) -> dict[int, tuple[Thread, ...]]:
     """By local rank, and by the negative pid of a child; the ranks' come first where time or memory run out.
 
-    Only those that may be ``disturbed`` are asked by a signal, which may wake a wait in C.
+    Only those that are ``interruptible`` are asked by a signal, which may end a wait in C.
     """
     if not settings.config.capture_stacks:
         reasons.update((rank.order.local_rank, "none was taken (--ft-capture-stacks false)") for rank in views)
@@ -93,7 +93,7 @@ def stacks_of_ranks(
             py_spy=settings.py_spy,
             timeout_seconds=seconds,
             fallback_files={rank.order.local_rank: rank.stack_file for rank, view in views.items() if view.pid},
-            disturbed={rank.order.local_rank for rank in disturbed},
+            interruptible={rank.order.local_rank for rank in interruptible},
             fallback_signal=STACK_SIGNAL,
             reasons=reasons,
         )

@@ -19,6 +19,7 @@ from resilience_core.protocol.cell_view import CellView, implausible
 from resilience_core.protocol.error_record import ErrorRecord, parse_error
 from resilience_core.protocol.limit_kinds import CONFIGURED, LEARNED
 from resilience_core.protocol.limit_messages import LimitOrigin, origin_of
+from resilience_core.protocol.stack_question import STACK
 from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["RankMonitor"]
@@ -246,7 +247,7 @@ class RankMonitor:
     @property
     def stack_file(self) -> str:
         """Where the rank's own faulthandler writes when asked."""
-        return self.order.cell + ".stack"
+        return self.order.cell + STACK
 
     def close(self) -> None:
         """Let go of cell and descriptors."""

@@ -20,6 +20,7 @@ from resilience_core.protocol.cell_layout import STACK_SIGNAL
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
 
+from resilience_core.protocol.stack_question import STACK
 from resilience_core.system.plain_files import only_plain
 from resilience_core.system.prctl import allow_tracer
 from resilience_core.system.proc import is_listed, restricts_ptrace
@@ -136,7 +137,7 @@ def register_stack_dump(cell_path: str) -> TextIO | None:
     try:
         # Open as long as monitoring lasts.
         # At its end, whatever an earlier descriptor of this process has written there.
-        file = open(cell_path + ".stack", "a", encoding="utf-8", opener=only_plain)  # noqa: SIM115
+        file = open(cell_path + STACK, "a", encoding="utf-8", opener=only_plain)  # noqa: SIM115
         file.truncate(0)
     except OSError as error:
         logger.warning("no stacks of this rank can be had without py-spy: %s: %s", error.filename, error.strerror)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from types import FrameType
 
-__all__ = ["END_OF_STACKS", "STACKS_QUESTION", "THREADS", "main_thread_stack"]
+__all__ = ["END_OF_STACKS", "STACK", "STACKS_QUESTION", "THREADS", "main_thread_stack"]
 
 THREADS = ".threads"
 """What the path of the answer has behind that of the cell."""
+STACK = ".stack"
+"""The same of the file in which faulthandler answers a signal, or tells of a fatal one."""
 STACKS_QUESTION = "stacks"
 """The line that asks."""
 END_OF_STACKS = "End of stacks\n"

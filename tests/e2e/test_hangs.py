@@ -75,7 +75,7 @@ def test_a_missing_collective_names_the_rank_that_skipped_it(launch: Callable[..
 
 
 def test_a_rank_with_busy_threads_does_not_die_of_the_question_for_its_stack(launch: Callable[..., Any]) -> None:
-    """Without py-spy it was asked by a signal that read the stacks of running threads: one in three died of SIGSEGV."""
+    """Without py-spy, a signal had it read the stacks of running threads, and it died of SIGSEGV."""
     job = launch(
         "busy_threads.py",
         options=["--max-restarts", 5, "--ft-max-no-progress-cycles", 0, "--ft-restart-backoff-after", 0],

@@ -154,6 +154,13 @@ def test_the_thread_that_answers_questions_is_in_no_stack(
     assert "training_step" in [frame.function for frame in thread.frames]
 
 
+def asked_itself(process: subprocess.Popen[str], folder: Path, **options: Any) -> dict[int, tuple[Thread, ...]]:
+    """Return what a process tells whose cell is ``folder / "cell"``, where there is no py-spy."""
+    files = {0: str(folder / "cell.stack")}
+    settings: dict[str, Any] = {"timeout_seconds": 60, "fallback_files": files, "fallback_signal": STACK_SIGNAL}
+    return take_stacks({0: process.pid}, py_spy=None, **settings | options)
+
+
 BUSY = """
 import copy, sys, threading, time
 from resilience_core.monitoring.group_numbers import start_answering
@@ -183,16 +190,10 @@ training_step()
 def test_a_process_with_busy_threads_does_not_die_of_the_question(
     spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, tells: str
 ) -> None:
-    """Frames of other threads changed while a signal handler read them: one hang in three killed a healthy rank."""
+    """A signal handler read frames of other threads while these changed, and healthy ranks died of SIGSEGV."""
     process = spawn(BUSY, str(tmp_path / "cell"), tells)
     for _ in range(40):
-        found = take_stacks(
-            {0: process.pid},
-            py_spy=None,
-            timeout_seconds=60,
-            fallback_files={0: str(tmp_path / "cell.stack")},
-            fallback_signal=STACK_SIGNAL,
-        )
+        found = asked_itself(process, tmp_path)
         assert "training_step" in functions(found[0])
         assert process.poll() is None
     main = main_thread(found[0])
@@ -225,17 +226,11 @@ def test_without_tgkill_the_process_is_signalled(
 def test_who_answers_by_a_thread_is_not_asked_by_a_signal(
     spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """It has a handler for it no more: the script has taken the signal over, and it would count there."""
-    counts = ANSWERS.replace("import sys\n", "import signal, sys\nsignal.signal(int(sys.argv[2]), signal.SIG_DFL)\n", 1)
-    process = spawn(counts.replace("len(sys.argv) > 2", "False"), str(tmp_path / "cell"), str(STACK_SIGNAL))
+    """The script has taken the signal over, and would end by it."""
+    source = ANSWERS.replace("import sys\n", "import signal, sys\nsignal.signal(int(sys.argv[2]), signal.SIG_DFL)\n", 1)
+    process = spawn(source.replace("len(sys.argv) > 2", "False"), str(tmp_path / "cell"), str(STACK_SIGNAL))
     (tmp_path / "cell.stack").touch()
-    found = take_stacks(
-        {0: process.pid},
-        py_spy=None,
-        timeout_seconds=60,
-        fallback_files={0: str(tmp_path / "cell.stack")},
-        fallback_signal=STACK_SIGNAL,
-    )
+    found = asked_itself(process, tmp_path)
     assert "training_step" in functions(found[0])
     assert process.poll() is None
 
@@ -260,13 +255,7 @@ def test_one_whose_thread_cannot_run_is_asked_by_the_signal(
     process = spawn(KEEPS_THE_GIL, str(tmp_path / "cell"))
     end = time.monotonic() + 60
     while True:
-        found = take_stacks(
-            {0: process.pid},
-            py_spy=None,
-            timeout_seconds=60,
-            fallback_files={0: str(tmp_path / "cell.stack")},
-            fallback_signal=STACK_SIGNAL,
-        )
+        found = asked_itself(process, tmp_path)
         assert functions(found[0])[0] == "calls_c"
         if found[0][0].was_asked:  # its thread may have answered before it came to C
             break
@@ -274,7 +263,7 @@ def test_one_whose_thread_cannot_run_is_asked_by_the_signal(
     assert len(found[0]) == 1
 
 
-def test_who_may_not_be_disturbed_is_asked_by_its_thread_alone(
+def test_who_may_not_be_interrupted_is_asked_by_its_thread_alone(
     spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     """A healthy rank, in C that gives up upon a signal, ended with the error of that, and was named for it."""
@@ -282,23 +271,14 @@ def test_who_may_not_be_disturbed_is_asked_by_its_thread_alone(
     reasons: dict[int, str] = {}
     end = time.monotonic() + 60
     while (
-        take_stacks(
-            {0: process.pid},
-            py_spy=None,
-            timeout_seconds=1,
-            fallback_files={0: str(tmp_path / "cell.stack")},
-            fallback_signal=STACK_SIGNAL,
-            disturbed=(),
-            reasons=reasons,
-        )
-        != {}
+        asked_itself(process, tmp_path, timeout_seconds=1, interruptible=(), reasons=reasons) != {}
     ):  # its thread may have answered before it came to C
         assert time.monotonic() < end
-    assert reasons == {0: "its own thread did not tell, and only a rank that is overdue is disturbed by a signal"}
+    assert reasons == {0: "its own thread did not answer, and only a rank that is overdue is sent the signal"}
     assert (tmp_path / "cell.stack").read_text() == ""
 
 
-def test_half_an_answer_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_half_an_answer_is_none(tmp_path: Path) -> None:
     text = main_thread_stack(0x7F, sys._getframe())
     other = 'Thread 0x000000000000007e (most recent call first):\n  File "a.py", line 1 in f\n\n'
     (tmp_path / "cell.threads").write_text(f"earlier\n{text}{other}")

@@ -111,16 +111,16 @@ class Group:
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
         self.spared: list[NearMiss] = []
         self.asked: list[int] = []
-        self.disturbed: set[int] = set()
+        self.interruptible: set[int] = set()
         self.threads: list[Thread] = []
         monkeypatch.setattr(rank_evidence, "take_stacks", self._recorded_stacks)
         monkeypatch.setattr(hang_incident, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
         monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 180)
 
     def _recorded_stacks(
-        self, pids: dict[int, int], *, disturbed: Collection[int], **_: Any
+        self, pids: dict[int, int], *, interruptible: Collection[int], **_: Any
     ) -> dict[int, tuple[Thread, ...]]:
-        self.asked, self.disturbed = list(pids), set(disturbed)
+        self.asked, self.interruptible = list(pids), set(interruptible)
         self.meanwhile()
         return {
             n: (Thread("MainThread", True, False, frames, was_asked=True), *self.threads)
@@ -673,7 +673,7 @@ def test_only_who_is_overdue_is_asked_by_a_signal(group: Group) -> None:
     group.have_due(0, 600)
     group.condemn()
     assert set(group.asked) == {0, 1}
-    assert group.disturbed == {1}
+    assert group.interruptible == {1}
 
 
 def test_near_misses_say_what_may_have_brought_a_rank_back(group: Group) -> None:

@@ -43,7 +43,8 @@ def take_stacks(
         timeout_seconds: The bound on all of it together.
         fallback_files: Key to the file that the process's own faulthandler writes to, for those that may be asked.
         fallback_signal: The signal that makes it write.
-        interruptible: Keys of those that may be asked by the signal; None for all. The others are asked by their thread.
+        interruptible: Keys of those that may be asked by the signal; None for all. The others are asked by their
+            thread.
         reasons: Gets, for each key without a stack, why there is none.
 
     Returns:

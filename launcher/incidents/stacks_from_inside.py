@@ -1,7 +1,7 @@
 """Stacks that a rank writes itself, by faulthandler: a thread of its own when it is asked, or a signal's handler.
 
-The thread is asked first (:mod:`resilience_core.protocol.stack_question`): it tells of all threads, and interrupts none.
-Only a rank of which it tells nothing, as where the GIL is kept in C, gets the signal, which tells of one thread.
+The thread is asked first (:mod:`resilience_core.protocol.stack_question`): it tells of all threads, and interrupts
+none. Only a rank of which it tells nothing, as where the GIL is kept in C, gets the signal, which tells of one thread.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ def _incident(
         for number, family in families.items()
     }
     asked = time.monotonic_ns()
-    # A signal may end a call, and a verdict may be taken back: a rank that is not overdue is not interrupted. Where only a look
-    # is asked for, the launcher ends all ranks in a moment.
+    # A signal may end a call, and a verdict may be taken back: a rank that is not overdue is not interrupted. Where
+    # only a look is asked for, the launcher ends all ranks in a moment.
     interruptible = alive if settings.owns_ranks and not verdicts else verdicts
     left = _PART_FOR_STACKS * _seconds_until(end)
     stacks = stacks_of_ranks(

@@ -28,6 +28,7 @@ from benchmarks.mutants.catalogue_schedule import MUTANTS_OF_THE_SCHEDULE
 from benchmarks.mutants.catalogue_scoring import MUTANTS_OF_SCORING
 from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
+from benchmarks.mutants.catalogue_waiters import MUTANTS_OF_WAITERS
 from benchmarks.mutants.catalogue_waits import MUTANTS_OF_WAITS
 from benchmarks.mutants.catalogue_warm import MUTANTS_OF_WARM_WORKERS
 from benchmarks.mutants.catalogue_wrapped import MUTANTS_OF_WRAPPED_CODE
@@ -145,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "a section that was closed and opened anew counts as never closed",
-        "launcher/monitor/withheld_verdicts.py",
+        "launcher/monitor/deadline_keys.py",
         "    return deadline.cause, deadline.slot, deadline.at_ns\n",
         "    return deadline.cause, deadline.slot, 0\n",
         ("tests/launcher/monitor/test_deadline_rules.py",),
@@ -427,15 +428,15 @@ MUTANTS = (
     Mutant(
         "who waits for a rank that came back is killed",
         "launcher/monitor/termination.py",
-        "        return [], [*withdrawn, *((case, case.view) for case in standing)]\n",
-        "        pass\n",
+        "    if came_back is None:\n",
+        "    if True:\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
         "the last look before the signal is not taken",
         "launcher/monitor/termination.py",
-        "_without_who_waited(incident, *rules.still_due(standing))\n            if is_dropped",
-        "standing, []\n            if is_dropped",
+        "_still_standing(incident, findings, everybody, rules, standing)\n            if is_dropped",
+        "(standing, [])\n            if is_dropped",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
@@ -508,15 +509,8 @@ MUTANTS = (
     Mutant(
         "nobody looks once more after the incident was told",
         "launcher/monitor/termination.py",
-        "        standing, back = _without_who_waited(incident, *rules.still_due(standing))\n",
+        "        standing, back = _still_standing(incident, findings, everybody, rules, standing, withdrawn)\n",
         "        standing, back = standing, []\n",
-        ("tests/launcher/monitor/test_termination.py",),
-    ),
-    Mutant(
-        "nobody looks once more after the incident was written",
-        "launcher/monitor/termination.py",
-        "        standing, withdrawn = _without_who_waited(incident, *rules.still_due(standing))\n",
-        "        standing, withdrawn = standing, []\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
@@ -529,7 +523,7 @@ MUTANTS = (
     Mutant(
         "a rank that was spared is never watched again",
         "launcher/monitor/termination.py",
-        "        for case, _ in withdrawn:\n            case.rank.withdraw()\n",
+        "        for each in withdrawn:\n            each.case.rank.withdraw()\n",
         "",
         ("tests/launcher/monitor/test_termination.py",),
     ),
@@ -1302,6 +1296,7 @@ MUTANTS = (
     *MUTANTS_OF_LEFT_SECTIONS,
     *MUTANTS_OF_DESTROYED_GROUPS,
     *MUTANTS_OF_VERDICTS,
+    *MUTANTS_OF_WAITERS,
     *MUTANTS_OF_WARM_WORKERS,
     *MUTANTS_OF_WRAPPED_CODE,
 )

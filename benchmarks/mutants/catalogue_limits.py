@@ -102,8 +102,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "it is not said why a limit that has passed was no verdict",
         "launcher/monitor/deadline_rules.py",
-        "is_late=False, held=sighting.held))",
-        "is_late=False))",
+        "held = (*sighting.held, *self._had_passed(rank, sighting.view, due))",
+        "held = ()",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(

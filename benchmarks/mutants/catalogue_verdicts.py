@@ -113,27 +113,6 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/monitor/test_replacement_rules.py",),
     ),
     Mutant(
-        "a late rank of which no word has changed is spared with a culprit that stays",
-        "launcher/monitor/termination.py",
-        "    if culprits and culprits <= back and all(",
-        "    if culprits and all(",
-        ("tests/launcher/monitor/test_termination.py",),
-    ),
-    Mutant(
-        "who waits for one of several culprits is spared when only that one is back",
-        "launcher/monitor/termination.py",
-        "    if culprits and culprits <= back and all(",
-        "    if culprits & back and all(",
-        ("tests/launcher/monitor/test_termination.py",),
-    ),
-    Mutant(
-        "those outside a collective are spared with those that wait",
-        "launcher/monitor/termination.py",
-        " and all(case.rank.order.local_rank in waiting for case in standing):",
-        " and any(case.rank.order.local_rank in waiting for case in standing):",
-        ("tests/launcher/monitor/test_termination.py",),
-    ),
-    Mutant(
         "any one word that was met withdraws of all",
         "launcher/monitor/deadline_rules.py",
         "not set(map(word, self.deadlines)).intersection(",
@@ -296,7 +275,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "who was let go has no time to go on",
-        "launcher/monitor/withheld_verdicts.py",
+        "launcher/monitor/deadline_keys.py",
         "    at_ns = anew_ns + deadline.at_ns - deadline.since_ns\n",
         "    at_ns = anew_ns\n",
         ("tests/launcher/monitor/test_withheld_verdicts.py",),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from launcher.incidents.phrases import no_stack_phrase
+from launcher.incidents.phrases import WITHDRAWN, no_stack_phrase
 from launcher.incidents.rank_phrases import (
     blamed_section,
     comms_line,
@@ -49,7 +49,7 @@ MOST_CHILDREN = 2
 _NOT_OF_A_STEP = (None, "setup", "checkpointing")
 """Sections that no step is in. Named as in ``resilience_core.plugins.section_monitor``, which takes long to import."""
 _TAKEN_ABOUT_THEN = (
-    "Stacks were taken while the rank came back: they may show what it did afterwards, not what it was late in."
+    "Stacks were taken while a rank came back: they may show what it did afterwards, not what it was late in."
 )
 
 
@@ -196,7 +196,7 @@ class Incident(NamedTuple):
             *self.summary()[:-1],
             "",
         ]
-        if self.kind == "near_miss":
+        if self.kind == "near_miss" or any((rank.message or "").startswith(WITHDRAWN) for rank in self.ranks):
             lines += [_TAKEN_ABOUT_THEN, ""]
         for rank in self.ranks:
             lines.append(f"--- {where(rank)}")

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from launcher.incidents.frames import OURS, Frame
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["SHORT_STACK", "exit_phrase", "kernel_phrase", "no_stack_phrase", "shortened", "time_of_day", "wait_phrase"]
+__all__ = [
+    "SHORT_STACK",
+    "WITHDRAWN",
+    "exit_phrase",
+    "kernel_phrase",
+    "no_stack_phrase",
+    "shortened",
+    "time_of_day",
+    "wait_phrase",
+]
 
 _OF_FAULTHANDLER = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 
@@ -23,6 +32,8 @@ _STATES = {
 }
 """Of proc(5); other letters speak of a process that has ended, or of a thread of the kernel."""
 
+WITHDRAWN = "verdict withdrawn"
+"""How the message of a rank begins that came back, or was only due with one that did."""
 SHORT_STACK = 8
 """How many lines a stack takes on a terminal, at most."""
 

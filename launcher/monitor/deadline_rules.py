@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from launcher.monitor.deadline_keys import word
 from launcher.monitor.lost_time import Freeze
+from launcher.monitor.renewed_limits import RenewedLimits
 from launcher.monitor.verdict import Deadline, HangVerdict, Sighting, deadlines_in_force, verdict_on
-from launcher.monitor.withheld_verdicts import WithheldVerdicts, word
+from launcher.monitor.withheld_verdicts import WithheldVerdicts
 from resilience_core.protocol.cell_layout import SHUT_DOWN, UNUSED
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
@@ -57,7 +59,7 @@ class Case(Generic[R]):
         deadlines: What it has not met, or will not have met in a moment.
         is_late: Whether it is overdue by itself; else it is due together with one that is.
         held: Those of its deadlines that have passed before, and were no verdict then
-        (:mod:`launcher.monitor.withheld_verdicts`).
+            (:mod:`launcher.monitor.withheld_verdicts`, :mod:`launcher.monitor.renewed_limits`).
     """
 
     def __init__(
@@ -111,6 +113,11 @@ class Findings(Generic[R]):
         self.views = views
         self.seen_ns = seen_ns
 
+    @property
+    def deadline_ns(self) -> int | None:
+        """The deadline that led to the verdict; None where all of them had passed before."""
+        return min((c.verdict.deadline_ns for c in self.cases if c.is_late and not c.held), default=None)
+
 
 class DeadlineRules(Generic[R]):
     """Decides; touches nothing.
@@ -134,6 +141,7 @@ class DeadlineRules(Generic[R]):
         self._freezes = freezes
         self._smallest_configured_ns = smallest_configured_ns
         self._withheld: WithheldVerdicts[R] = WithheldVerdicts()
+        self._renewed: RenewedLimits[R] = RenewedLimits()
         self.smallest_limit_ns = 0
         """The smallest limit in force, of the ranks that were asked for last; 0 for none."""
 
@@ -177,7 +185,7 @@ class DeadlineRules(Generic[R]):
             before = first[rank].late if rank in first else ()
             late = tuple(deadline for deadline in sighting.late if deadline in before)
             if late:
-                held = self._withheld.had(rank, sighting.view, late)
+                held = self._had_passed(rank, sighting.view, late)
                 cases.append(Case(rank, sighting.view, late, is_late=True, held=held))
         if not cases:
             return None
@@ -186,7 +194,8 @@ class DeadlineRules(Generic[R]):
         for rank, sighting in second.items():
             due = sighting.due_by(seen_ns + DUE_TOGETHER_NS)
             if rank not in late_ranks and due:
-                cases.append(Case(rank, sighting.view, due, is_late=False, held=sighting.held))
+                held = (*sighting.held, *self._had_passed(rank, sighting.view, due))
+                cases.append(Case(rank, sighting.view, due, is_late=False, held=held))
         views = {rank: sighting.view for rank, sighting in second.items()}
         return Findings(cases, views, seen_ns)
 
@@ -217,6 +226,17 @@ class DeadlineRules(Generic[R]):
                 stand.append(case)
         return stand, withdrawn
 
+    def renew(self, cases: Iterable[Case[R]]) -> None:
+        """Have the limits of ranks run anew from now on: who they waited for came back."""
+        now_ns = self._clock()
+        for case in cases:
+            self._renewed.renew(case.rank, case.view, case.deadlines, now_ns)
+
+    def _had_passed(self, rank: R, view: CellView, deadlines: Iterable[Deadline]) -> tuple[Deadline, ...]:
+        """Return those of them that had passed before, and were no verdict then."""
+        withheld = self._withheld.had(rank, view, deadlines)
+        return tuple(d for d in deadlines if d in withheld or self._renewed.was_renewed(rank, view, d))
+
     def _see(self, ranks: Sequence[R]) -> Mapping[R, Sighting]:
         """Take one snapshot of all ranks and judge it as of one instant."""
         views = [(rank, rank.view()) for rank in ranks]
@@ -227,10 +247,13 @@ class DeadlineRules(Generic[R]):
             for rank, view in views
             if view is not None and rank.is_watched(view)
         }
-        return self._withheld.weigh(sightings, now_ns, freezes)
+        self._renewed.forget(ranks, sightings)
+        judged = {rank: self._renewed.apply(rank, sighting, now_ns, freezes) for rank, sighting in sightings.items()}
+        return self._withheld.weigh(judged, now_ns, freezes)
 
     def _sight(self, rank: R, view: CellView, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
-        return self._withheld.apply(rank, rank.sight(view, now_ns, freezes), now_ns, freezes)
+        sighting = self._renewed.apply(rank, rank.sight(view, now_ns, freezes), now_ns, freezes)
+        return self._withheld.apply(rank, sighting, now_ns, freezes)
 
 
 def _in_force(view: CellView, otherwise: Iterable[Deadline]) -> list[Deadline]:

@@ -78,7 +78,7 @@ def incident_whatever_happens(
             why=f"who is to blame cannot be told: {why}",
             action=action_on([case.rank for case in findings.cases], (), settings),
             ranks=tuple(_bare_report(case, findings.seen_ns, why) for case in findings.cases),
-            deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
+            deadline_ns=findings.deadline_ns,
             seen_ns=findings.seen_ns,
         )
 
@@ -205,7 +205,7 @@ def _incident(
         why=found.why,
         action=action_on(list(verdicts), reports, settings),
         ranks=tuple(reports),
-        deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
+        deadline_ns=findings.deadline_ns,
         seen_ns=now_ns,
     )
 

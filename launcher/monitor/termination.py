@@ -13,19 +13,35 @@ from typing import NamedTuple
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import IncidentWriter
+from launcher.incidents.phrases import WITHDRAWN
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor.deadline_rules import Case, DeadlineRules, Findings
 from launcher.monitor.hang_incident import action_on, incident_whatever_happens, trimmed
 from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.near_miss import Lateness, NearMiss, lateness
 from launcher.monitor.rank_monitor import RankMonitor
+from launcher.monitor.waiters import waited_for
 from launcher.processes.handles import send_signal
 from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["Reporter", "terminate"]
 
 Standing = Sequence[Case[RankMonitor]]
-Withdrawn = Sequence[tuple[Case[RankMonitor], CellView | None]]
+
+
+class Withdrawn(NamedTuple):
+    """A case that does not stand any more."""
+
+    case: Case[RankMonitor]
+    view: CellView | None
+    """What the rank said then."""
+    waited_for: int | None = None
+    """The rank that it waited for, which came back; it has not moved itself."""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it came back itself."""
+        return self.case.answered_by_ns is not None
 
 
 class Reporter(NamedTuple):
@@ -75,7 +91,7 @@ def terminate(
     for case in findings.cases:
         case.rank.condemn(case.view)
     standing: Standing = findings.cases
-    withdrawn: Withdrawn = ()
+    withdrawn: Sequence[Withdrawn] = ()
     announced: list[int] = []
     incident: Incident | None = None
     try:
@@ -85,7 +101,7 @@ def terminate(
         problem: str | None = None
         if not (is_dropped := report.is_being_ended()):
             incident, problem = writer.write(incident)
-            standing, withdrawn = _without_who_waited(incident, *rules.still_due(standing))
+            standing, withdrawn = _still_standing(incident, findings, everybody, rules, standing)
             if is_dropped := report.is_being_ended():
                 writer.discard()
         if is_dropped:
@@ -99,7 +115,7 @@ def terminate(
             report.await_others()
     finally:
         # Once more: telling takes time, too. From here to the signal there are only system calls.
-        standing, back = _without_who_waited(incident, *rules.still_due(standing))
+        standing, back = _still_standing(incident, findings, everybody, rules, standing, withdrawn)
         number = signal.Signals(settings.config.rank_termination_signal)
         for case in standing:
             pidfd = case.rank.pidfd(case.view)
@@ -109,8 +125,9 @@ def terminate(
     writer.catch_up()
     withdrawn = [*withdrawn, *back]
     if withdrawn and incident is not None:
-        for case, _ in withdrawn:
-            case.rank.withdraw()
+        for each in withdrawn:
+            each.case.rank.withdraw()
+        rules.renew(each.case for each in withdrawn if each.waited_for is not None)
         spared = _near_misses(incident, withdrawn, announced)
         corrected = _corrected(incident, standing, spared, settings)
         if standing:
@@ -121,18 +138,37 @@ def terminate(
     return [case.rank for case in standing]
 
 
-def _without_who_waited(
-    incident: Incident | None, standing: Standing, withdrawn: Withdrawn
-) -> tuple[Standing, Withdrawn]:
-    """Spare those that wait in a collective for a culprit that has come back; who does not follow is found again."""
-    if incident is None or not standing:
+def _still_standing(
+    incident: Incident | None,
+    findings: Findings[RankMonitor],
+    everybody: Sequence[RankMonitor],
+    rules: DeadlineRules[RankMonitor],
+    cases: Standing,
+    before: Sequence[Withdrawn] = (),
+) -> tuple[Standing, list[Withdrawn]]:
+    """Look once more, and spare who came back, and who waits in a collective for one that did.
+
+    One that was only due together with others, of whom none is late any more, is spared in any case.
+
+    Args:
+        incident: What is known; None where nothing is.
+        findings: What the verdict is based on.
+        everybody: The local ranks of the generation.
+        rules: For the look.
+        cases: Which.
+        before: What was withdrawn at an earlier look.
+    """
+    standing, gone = rules.still_due(cases)
+    withdrawn = [Withdrawn(*each) for each in gone]
+    if incident is None:
         return standing, withdrawn
-    back = {case.rank.order.local_rank for case, _ in withdrawn}
-    culprits = {rank.local_rank for rank in incident.culprits}
-    waiting = {rank.local_rank for rank in incident.ranks if rank.waits_in is not None}
-    if culprits and culprits <= back and all(case.rank.order.local_rank in waiting for case in standing):
-        return [], [*withdrawn, *((case, case.view) for case in standing)]
-    return standing, withdrawn
+    back = [each.case for each in (*before, *withdrawn) if each.has_answered]
+    silent = [case for case in cases if case.answered_by_ns is None]
+    came_back = waited_for(incident, findings, everybody, silent, back)
+    if came_back is None:
+        return standing, withdrawn
+    answered = [each for each in withdrawn if each.has_answered]
+    return [], [*answered, *(Withdrawn(case, case.view, came_back.order.rank) for case in silent)]
 
 
 def _corrected(
@@ -147,7 +183,7 @@ def _corrected(
         rank._replace(
             is_condemned=False,
             is_culprit=False,
-            message=f"verdict withdrawn: {said[rank.local_rank]}" if rank.local_rank in said else rank.message,
+            message=f"{WITHDRAWN}: {said[rank.local_rank]}" if rank.local_rank in said else rank.message,
         )
         if rank.local_rank in gone
         else rank
@@ -164,18 +200,18 @@ def _corrected(
     return incident._replace(ranks=ranks, why=why, action=action)
 
 
-def _near_misses(incident: Incident, withdrawn: Withdrawn, announced: Sequence[int]) -> list[NearMiss]:
+def _near_misses(incident: Incident, withdrawn: Sequence[Withdrawn], announced: Sequence[int]) -> list[NearMiss]:
     return [
-        _near_miss(case, view, incident)._replace(was_announced=case.rank.order.local_rank in announced)
-        for case, view in withdrawn
+        _near_miss(each, incident)._replace(was_announced=each.case.rank.order.local_rank in announced)
+        for each in withdrawn
     ]
 
 
-def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Incident) -> NearMiss:
+def _near_miss(withdrawn: Withdrawn, incident: Incident) -> NearMiss:
+    case, view = withdrawn.case, withdrawn.view
     verdict, order = case.verdict, case.rank.order
-    has_moved = view is not case.view
     late = Lateness()
-    if case.is_late and has_moved and view is not None and case.answered_by_ns is not None:
+    if case.is_late and view is not None and case.answered_by_ns is not None:
         late = lateness(case.view, verdict, view, case.answered_by_ns)
     return NearMiss(
         rank=order.rank,
@@ -187,6 +223,6 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Inciden
         late_seconds=late.seconds,
         late_at_most_seconds=late.at_most_seconds,
         was_asked=any(thread.was_asked for rank in incident.ranks for thread in rank.stack),
-        waited_for=None if has_moved else incident.culprits[0].rank,
+        waited_for=withdrawn.waited_for,
         was_late=case.was_late,
     )

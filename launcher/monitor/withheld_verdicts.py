@@ -40,13 +40,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from launcher.monitor.lost_time import Freeze, moved_by_ns
+from launcher.monitor.deadline_keys import Key, key_of, passes_ns
+from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, SECTION, Deadline, Sighting
 from resilience_core.protocol.cell_layout import SHUT_DOWN
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.limit_kinds import CONFIGURED, LEARNED
 
-__all__ = ["PATIENCE_NS", "WithheldVerdicts", "word"]
+__all__ = ["PATIENCE_NS", "WithheldVerdicts"]
 
 _SPEAK_FOR_ITSELF = {(HEARTBEAT, SECTION), (OUT_OF_SECTION, HEARTBEAT)}
 """A learned limit that has passed, and the configured one of the same rank by which it is well all the same."""
@@ -60,8 +61,6 @@ class _Rank(Protocol):
 
 
 R = TypeVar("R", bound=_Rank)
-Word = tuple[str, int, int]
-Key = tuple[R, tuple[int, int], Word]
 
 
 class _Hold(Generic[R]):
@@ -100,11 +99,11 @@ class WithheldVerdicts(Generic[R]):
         holds: dict[Key[R], _Hold[R]] = {}
         for rank, sighting in sightings.items():
             for deadline in sighting.late:
-                key = _key(rank, sighting.view, deadline)
+                key = key_of(rank, sighting.view, deadline)
                 hold = self._holds.get(key)
                 if hold is None:
                     hold = _new_hold(sightings, rank, deadline, now_ns) if rank.basis(deadline) == LEARNED else None
-                elif hold.anew_ns is not None and _passes_ns(deadline, hold.anew_ns, freezes) <= now_ns:
+                elif hold.anew_ns is not None and passes_ns(deadline, hold.anew_ns, freezes) <= now_ns:
                     is_too_late = now_ns >= deadline.at_ns + PATIENCE_NS
                     hold = hold if is_too_late else _new_hold(sightings, rank, deadline, now_ns) or hold
                 if hold is not None:
@@ -113,7 +112,7 @@ class WithheldVerdicts(Generic[R]):
         if not holds:
             return sightings
         running = {
-            _key(rank, sighting.view, deadline)
+            key_of(rank, sighting.view, deadline)
             for rank, sighting in sightings.items()
             for deadline in (*sighting.late, *(each for _, each in sighting.pending))
         }
@@ -124,7 +123,7 @@ class WithheldVerdicts(Generic[R]):
 
     def had(self, rank: R, view: CellView, deadlines: Iterable[Deadline]) -> tuple[Deadline, ...]:
         """Return those of them that were withheld, and may be no longer."""
-        return tuple(deadline for deadline in deadlines if _key(rank, view, deadline) in self._holds)
+        return tuple(deadline for deadline in deadlines if key_of(rank, view, deadline) in self._holds)
 
     def apply(self, rank: R, sighting: Sighting, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
         """Judge one rank by what the last look at all of them has found."""
@@ -132,13 +131,13 @@ class WithheldVerdicts(Generic[R]):
             return sighting
         late, held, pending = [], [], list(sighting.pending)
         for deadline in sighting.late:
-            hold = self._holds.get(_key(rank, sighting.view, deadline))
+            hold = self._holds.get(key_of(rank, sighting.view, deadline))
             if hold is None:
                 late.append(deadline)
             elif hold.anew_ns is None:
                 held.append(deadline)
             else:
-                at_ns = _passes_ns(deadline, hold.anew_ns, freezes)
+                at_ns = passes_ns(deadline, hold.anew_ns, freezes)
                 if now_ns >= at_ns:
                     late.append(deadline)
                 else:
@@ -146,25 +145,10 @@ class WithheldVerdicts(Generic[R]):
         return sighting._replace(late=tuple(late), pending=tuple(pending), held=tuple(held))
 
 
-def word(deadline: Deadline) -> Word:
-    """Return what tells a deadline from one that was set later in the same place."""
-    return deadline.cause, deadline.slot, deadline.at_ns
-
-
-def _key(rank: R, view: CellView, deadline: Deadline) -> Key[R]:
-    return rank, (view.pid, view.start_time), word(deadline)
-
-
-def _passes_ns(deadline: Deadline, anew_ns: int, freezes: Sequence[Freeze]) -> int:
-    """Return when a limit that runs anew from then on has passed, lost time included."""
-    at_ns = anew_ns + deadline.at_ns - deadline.since_ns
-    return at_ns + moved_by_ns(anew_ns, at_ns, freezes)
-
-
 def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline, now_ns: int) -> _Hold[R] | None:
     """Return what a deadline that has passed waits for; None where it is a verdict. An old sign buys no time."""
     others = frozenset(
-        _key(other, sighting.view, theirs)
+        key_of(other, sighting.view, theirs)
         for other, sighting in sightings.items()
         for _, theirs in sighting.pending
         if other is not rank or (deadline.cause, theirs.cause) in _SPEAK_FOR_ITSELF

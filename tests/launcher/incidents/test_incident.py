@@ -644,6 +644,8 @@ def test_a_thread_in_code_of_its_own_is_told_beside_a_main_thread_that_is_innoce
 
 
 def test_a_near_miss_says_that_its_stacks_may_be_of_afterwards() -> None:
-    said = "Stacks were taken while the rank came back"
+    said = "Stacks were taken while a rank came back"
     assert said in "\n".join(HANG._replace(kind="near_miss").report())
+    ranks = (HANG.ranks[0]._replace(message="verdict withdrawn: rank 0 came back"), *HANG.ranks[1:])
+    assert said in "\n".join(HANG._replace(ranks=ranks).report())
     assert said not in "\n".join(HANG.report())

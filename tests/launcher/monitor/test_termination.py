@@ -6,6 +6,7 @@ Ranks are real processes with real cells; their stacks are recorded ones.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -39,6 +40,7 @@ from launcher.monitor.messages import MonitorConfig, MonitorReport, MonitorSetti
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.termination import Reporter, terminate
+from launcher.monitor.waiters import waited_for
 from launcher.processes.evidence import Evidence, ProcessLook, look_at
 from launcher.processes.handles import wait_for_exit
 from launcher.records.console import ERROR, WARNING
@@ -127,6 +129,9 @@ class Group:
             for n, frames in self.stacks.items()
         }
 
+    def limit_ns(self, number: int) -> int:
+        return int(self.cells[number].words[FIRST_SECTION] - self.cells[number].words[FIRST_SECTION + 1])
+
     def close(self, number: int) -> None:
         self.cells[number].words[FIRST_SECTION] = CLOSED
 
@@ -160,6 +165,13 @@ class Group:
             return bool(wait_for_exit([pidfd], 0.5))
         finally:
             os.close(pidfd)
+
+
+class Number:
+    """A rank of which only the number is known."""
+
+    def __init__(self, number: int) -> None:
+        self.order = WatchOrder(0, number, number, "")
 
 
 def _until_asleep(pid: int) -> None:
@@ -540,34 +552,118 @@ def test_who_waits_for_a_culprit_that_comes_back_is_spared_with_it(group: Group)
     assert not group.has_ended(1)
     assert (group.folder / "near_misses" / "0001" / "incident.json").exists()
     assert not any((group.folder / "incidents").iterdir())
+
+
+def test_the_limit_of_who_waited_runs_anew_and_no_longer(group: Group) -> None:
+    """A look twelve milliseconds later found it overdue again, and killed it before the collective could go on."""
+    group.have_due(1, -1.0)
+    group.meanwhile = lambda: group.close(0)
+    assert group.condemn() == []
     group.meanwhile = lambda: None
+
+    group.now_ns += group.limit_ns(1) - 1
+    assert group.rules.look(group.ranks) is None
+    group.now_ns += 1
     assert group.condemn() == [1]  # it did not follow
+    ((incident, _, _),) = group.incidents
+    assert (incident.ranks[1].was_withheld, incident.deadline_ns) == (True, None)
+    (overdue,) = [line for line in incident.summary() if line.startswith("  overdue rank 1")]
+    assert "no verdict while another rank was within its limits" in overdue
+
+
+@pytest.mark.parametrize("seconds", [-0.05, 0.05], ids=["overdue itself", "due together"])
+def test_who_waits_for_one_that_came_back_before_its_stack_was_taken_is_spared(group: Group, seconds: float) -> None:
+    """All of them stand in the collective by then, and nobody is to blame."""
+    group.have_due(1, seconds)
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_COLLECTIVE}
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == []
+    assert [(miss.rank, miss.waited_for, miss.was_late) for miss in group.spared] == [
+        (0, None, True),
+        (1, 0, seconds < 0),
+    ]
+    group.now_ns += S
+    assert group.rules.look(group.ranks) is None
+
+
+def test_who_is_only_due_and_does_not_wait_has_no_limit_anew(group: Group) -> None:
+    group.have_due(1, 0.05)
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == []
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == [(0, None), (1, None)]
+    group.meanwhile = lambda: None
+    group.now_ns += S // 20
+    assert group.condemn() == [1]
+
+
+@pytest.mark.parametrize("stack", [IN_C, IN_COLLECTIVE], ids=["blamed", "nobody blamed"])
+@pytest.mark.parametrize(("share", "is_spared"), [(0.5, True), (0.49, False)])
+def test_who_waits_for_one_without_a_limit_that_was_silent_and_comes_back_is_spared(
+    group: Group, stack: tuple[Frame, ...], share: float, is_spared: bool
+) -> None:
+    """One that gives signs all the time would keep a hang of the others from being found. Half of the limit counts."""
+    group.have_due(1, -1.0)
+    group.close(0)
+    words = group.cells[0].words
+    words[LEFT_SECTION] = group.now_ns - math.ceil(share * group.limit_ns(1))
+
+    def come_back() -> None:
+        words[LEFT_SECTION] = group.now_ns
+
+    group.stacks[0] = stack
+    group.meanwhile = come_back
+    assert group.condemn() == ([] if is_spared else [1])
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == ([(1, 0)] if is_spared else [])
+
+
+def test_who_waits_for_one_that_has_given_no_sign_since_is_signalled(group: Group) -> None:
+    group.have_due(1, -1.0)
+    group.close(0)
+    group.cells[0].words[LEFT_SECTION] = group.now_ns - 60 * S
+    assert group.condemn() == [1]
+
+
+def test_a_culprit_that_came_back_before_who_did_not_wait_counts(group: Group) -> None:
+    """The one that did not wait comes back at the next look, when only those are left that waited for both."""
+    ranks, cases = group.ranks, group.rules.look(group.ranks)
+    assert cases is not None
+    group.close(0)
+    incident = Incident("hang", 0, "", "", (RankReport(0, 0, 7, is_culprit=True), RankReport(1, 1, 8)))
+    standing, withdrawn = termination._still_standing(incident, cases, ranks, group.rules, cases.cases)
+    assert ([case.rank for case in standing], [each.case.rank for each in withdrawn]) == ([ranks[1]], [ranks[0]])
+    waits = incident._replace(ranks=(incident.ranks[0], incident.ranks[1]._replace(waits_in="all_reduce")))
+    standing, back = termination._still_standing(waits, cases, ranks, group.rules, standing, withdrawn)
+    assert (standing, [(each.case.rank, each.waited_for) for each in back]) == ([], [(ranks[1], 0)])
 
 
 @pytest.mark.parametrize(
-    ("back", "waiting", "stands"),
+    ("back", "waiting", "is_spared"),
     [
-        ((0, 1), (0, 1, 2, 3), []),
-        ((0,), (0, 1, 2, 3), [1, 2, 3]),
-        ((0, 1), (0, 1), [2, 3]),
-        ((0, 1), (0, 1, 2), [2, 3]),
-        ((), (0, 1, 2, 3), [0, 1, 2, 3]),
+        ((0, 1), (0, 1, 2, 3), True),
+        ((0,), (0, 1, 2, 3), False),
+        ((0, 1), (0, 1), False),
+        ((0, 1), (0, 1, 2), False),
+        ((), (0, 1, 2, 3), False),
+        ((0, 1, 2, 3), (0, 1, 2, 3), False),
     ],
 )
 def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
-    back: tuple[int, ...], waiting: tuple[int, ...], stands: list[int]
+    back: tuple[int, ...], waiting: tuple[int, ...], is_spared: bool
 ) -> None:
-    ranks = [RankReport(n, n, 7, is_culprit=n < 2, waits_in="all_reduce" if n in waiting else None) for n in range(4)]
-    cases: list[Any] = [
-        SimpleNamespace(rank=SimpleNamespace(order=SimpleNamespace(local_rank=n)), view=None) for n in range(4)
-    ]
+    reports = [RankReport(n, n, 7, is_culprit=n < 2, waits_in="all_reduce" if n in waiting else None) for n in range(4)]
+    ranks: list[Any] = [Number(n) for n in range(4)]
+    cases: list[Any] = [SimpleNamespace(rank=rank, was_late=True) for rank in ranks]
+    findings: Any = SimpleNamespace(cases=cases)
     standing = [case for n, case in enumerate(cases) if n not in back]
-    withdrawn = [(case, None) for n, case in enumerate(cases) if n in back]
 
-    left, spared = termination._without_who_waited(Incident("hang", 0, "", "", tuple(ranks)), standing, withdrawn)
+    came_back = waited_for(
+        Incident("hang", 0, "", "", tuple(reports)), findings, ranks, standing, [cases[n] for n in back]
+    )
 
-    assert [case.rank.order.local_rank for case in left] == stands
-    assert len(left) + len(spared) == 4
+    assert (came_back is not None) is is_spared
 
 
 @pytest.mark.parametrize(

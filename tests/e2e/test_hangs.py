@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from launcher.agent.py_spy import find_py_spy
 
 pytestmark = pytest.mark.e2e
 
@@ -94,6 +97,33 @@ def test_a_rank_with_busy_threads_does_not_die_of_the_question_for_its_stack(lau
     assert any(frame.function == "copies" for rank in waiting for thread in rank.stack for frame in thread.frames)
     assert "SIGSEGV" not in job.stderr
     assert job.stdout.count("is done in generation 5") == 2
+
+
+def test_who_waits_for_a_rank_that_comes_back_is_spared_until_it_has_gone_on(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """It is overdue, and still waits in the collective when the next look is due, which killed it."""
+    py_spy = tmp_path / "py-spy-that-waits"
+    py_spy.write_text(
+        f"""#!/bin/sh
+touch {tmp_path}/asked
+for _ in $(seq 6000); do [ -e {tmp_path}/back ] && break; sleep 0.01; done
+exec {find_py_spy()} "$@"
+"""
+    )
+    py_spy.chmod(0o755)
+    job = launch(
+        *("comes_back.py", tmp_path),
+        options=["--max-restarts", 0],
+        env={"FT_PY_SPY": str(py_spy)},
+        rank_section_timeouts="step:3",
+        stack_capture_timeout=120,
+    )
+    assert job.wait(120) == 0, job.stderr
+    assert job.incidents() == []
+    assert job.stdout.count("is done") == 2
+    assert "rank 0 (pid " in job.stderr
+    assert " waits for rank 1, which came back" in job.stderr
 
 
 def test_a_slow_step_within_its_limit_is_nobodys_business(launch: Callable[..., Any]) -> None:

@@ -1,0 +1,42 @@
+"""Two ranks of gloo, one of which comes back when it is looked at for its limit, and needs a while to go on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from resilience_core import RankMonitorClient
+
+RANK, FOLDER = int(os.environ["RANK"]), Path(sys.argv[1])
+
+
+def wait_for(condition: str, name: str) -> None:
+    end = time.monotonic() + 120
+    while not any(FOLDER.glob(name)):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{condition}: no {name} in {FOLDER}")
+        time.sleep(0.001)
+
+
+client = RankMonitorClient()
+client.init_workload_monitoring()
+dist.init_process_group("gloo")
+for number in range(3):
+    dist.barrier()
+    with client.section("step"):
+        if RANK == 1 and number == 1:
+            wait_for("nobody has asked for stacks", "asked")
+    if RANK == 1 and number == 1:
+        (FOLDER / "back").touch()
+        wait_for("no verdict was withdrawn", "job0/logs/*/near_misses/*/incident.json")
+        time.sleep(0.5)  # the other one is still overdue
+    with client.section("step"):
+        dist.all_reduce(torch.ones(1))
+print(f"rank {RANK} is done", flush=True)
+client.shutdown_workload_monitoring()
+dist.destroy_process_group()

@@ -110,9 +110,12 @@ def assemble(
     groups[owners] = np.unique(heads["peer_group"], return_inverse=True)[1]
     numbered = np.full(ranks, -1, dtype=np.int64)
     numbered[owners] = numbers[counts]
-    all_rows = windows.rows_of(owners)
+    all_rows = windows.rows_of(counts)
     owner = np.repeat(owners, heads["rows"])
-    families = {family: _block(all_rows, owner, family, ranks) for family in Family}
+    # A rank that sends NaN, infinity or a negative time has not measured: the cell stays missing.
+    is_time = np.isfinite(all_rows["med"]) & (all_rows["med"] > 0.0) & np.isfinite(all_rows["total"])
+    kinds = np.where(is_time & (all_rows["num"] > 0), all_rows["family"], _NO_FAMILY)
+    families = {family: _block(all_rows, owner, kinds == family, ranks) for family in Family}
     return GatheredWindows(
         ranks,
         present,
@@ -127,22 +130,78 @@ def assemble(
     )
 
 
-def _block(rows: npt.NDArray[Any], owner: npt.NDArray[np.int64], family: Family, ranks: int) -> RowMatrix:
-    chosen = rows["family"] == family
-    rows, owner = rows[chosen], owner[chosen]
-    # A rank that sends NaN, infinity or a negative time has not measured: the cell stays missing.
-    sound = np.isfinite(rows["med"]) & (rows["med"] > 0.0) & np.isfinite(rows["total"]) & (rows["num"] > 0)
-    rows, owner = rows[sound], owner[sound]
-    names, column = np.unique(rows["name"], return_inverse=True)
-    shape = (len(names), ranks)
-    med, mean, total = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
-    num, spread = np.zeros(shape), np.zeros(shape)
-    med[column, owner] = rows["med"]
-    total[column, owner] = rows["total"] * np.maximum(rows["every"], 1)
-    mean[column, owner] = rows["total"] / rows["num"]
-    num[column, owner] = rows["num"]
-    spread[column, owner] = np.nan_to_num(rows["spread"], nan=0.0, posinf=0.0, neginf=0.0)
-    votes = np.zeros(len(names))
-    np.add.at(votes, column, rows["synchronous"].astype(np.float64))
-    have = np.maximum((num > 0).sum(axis=1), 1)
-    return RowMatrix(names, med, total, num, spread, (votes > 0) & (2.0 * votes >= have), mean)
+def _block(
+    rows: npt.NDArray[Any], owner: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_], ranks: int
+) -> RowMatrix:
+    which = slice(None) if chosen.all() else np.flatnonzero(chosen)
+    kept = {field: rows[field][which] for field in _NUMBERS}  # copies of whole rows take longer than all the rest
+    place = _places(rows["name"][which], owner[which])
+    shape = (len(place.names), ranks)
+
+    def matrix(values: npt.NDArray[Any], missing: float = 0.0) -> npt.NDArray[np.float64]:
+        made = np.full(shape, missing)
+        place.fill(made, values)
+        return made
+
+    total, num = kept["total"], kept["num"]
+    spread = np.nan_to_num(kept["spread"], nan=0.0, posinf=0.0, neginf=0.0)
+    counts = matrix(num)
+    votes = matrix(kept["synchronous"]).sum(axis=1)
+    have = np.maximum((counts > 0).sum(axis=1), 1)
+    return RowMatrix(
+        names=place.names,
+        med=matrix(kept["med"], np.nan),
+        total=matrix(total * np.maximum(kept["every"], 1)),
+        num=counts,
+        spread=matrix(spread),
+        synchronous=(votes > 0) & (2.0 * votes >= have),
+        mean=matrix(total / num, np.nan),
+    )
+
+
+_NO_FAMILY = 255
+_NUMBERS = ("synchronous", "every", "num", "med", "total", "spread")
+
+
+class _Places:
+    """Where each value belongs: its row's place among the names, and its rank.
+
+    Args:
+        names: Ascending.
+        column: Place of each value's name.
+        owner: Rank of each value.
+        width: So many values per rank, which have the same names in the same order; 0 where ranks differ.
+    """
+
+    def __init__(
+        self,
+        names: npt.NDArray[np.uint64],
+        column: npt.NDArray[np.intp],
+        owner: npt.NDArray[np.int64],
+        width: int = 0,
+    ) -> None:
+        self.names, self._column, self._owner, self._width = names, column, owner, width
+        is_everybody = owner.size and owner[0] == 0 and owner[-1] == owner.size - 1  # they ascend
+        self._ranks = slice(0, owner.size) if width and is_everybody else owner
+
+    def fill(self, matrix: npt.NDArray[np.float64], values: npt.NDArray[Any]) -> None:
+        """Put values into a matrix of shape ``(names, ranks)``."""
+        if not self._width:
+            matrix[self._column, self._owner] = values
+            return
+        by_row = values.reshape(-1, self._width).T
+        for place, row in zip(self._column.tolist(), by_row, strict=True):
+            matrix[place, self._ranks] = row
+
+
+def _places(names: npt.NDArray[np.uint64], owner: npt.NDArray[np.int64]) -> _Places:
+    # Nearly always all ranks report the same rows in the same order: sorting all their names takes far longer.
+    width = int((owner == owner[0]).sum()) if owner.size else 0
+    if width and owner.size % width == 0:
+        by_rank, owners = names.reshape(-1, width), owner.reshape(-1, width)
+        first, column = np.unique(by_rank[0], return_inverse=True)
+        is_alike = bool((by_rank == by_rank[0]).all()) and bool((owners == owners[:, :1]).all())
+        if is_alike and len(first) == width:
+            return _Places(first, column, owners[:, 0], width)
+    unique, column = np.unique(names, return_inverse=True)
+    return _Places(unique, column, owner)

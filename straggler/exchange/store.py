@@ -135,7 +135,8 @@ class StoreExchange:
         seen.update(unseen if is_complete else self._existing(sequence, unseen))
         there = [rank for rank in ranks if rank in seen]
         found: dict[int, bytes] = {}
-        for rank, value in zip(there, self._read([self._window(sequence, r) for r in there]), strict=True):
+        windows = self._key("window", *_place(sequence))
+        for rank, value in zip(there, self._read([f"{windows}/{rank}" for rank in there]), strict=True):
             number, _, payload = value.partition(b" ")
             if int(number) == sequence:
                 found[rank] = payload

@@ -90,17 +90,31 @@ class Windows:
         ranks: Whose windows were understood, ascending.
         heads: Their headers, :data:`HEADER`, in the order of ``ranks``.
         refused: Why a window was not understood, by rank.
-        payloads: What they were read from.
+        joined: What they were read from, one behind the other.
+        begins: Where each begins, in the order of ``ranks``.
     """
 
     ranks: npt.NDArray[np.int64]
     heads: npt.NDArray[Any]
     refused: dict[int, str]
-    payloads: Sequence[bytes | None]
+    joined: bytes
+    begins: npt.NDArray[np.int64]
 
-    def rows_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Return the rows of these ranks, :data:`ROW`, one window after the other."""
-        bodies = (memoryview(self.payloads[rank] or b"")[HEADER.itemsize :] for rank in ranks.tolist())
+    def rows_of(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        """Return the rows of some windows, :data:`ROW`, one window after the other.
+
+        Args:
+            chosen: Which, in the order of ``ranks``.
+        """
+        begins = self.begins[chosen] + HEADER.itemsize
+        counts = self.heads["rows"][chosen].astype(np.int64)
+        if (length := _distance(begins)) and (counts == counts[0]).all():
+            shape = len(begins), int(counts[0])
+            each = np.ndarray(shape, ROW, self.joined, int(begins[0]), (length, ROW.itemsize))
+            return each.reshape(-1)
+        ends = begins + counts * ROW.itemsize
+        read = memoryview(self.joined)
+        bodies = [read[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
         return np.frombuffer(b"".join(bodies), dtype=ROW)
 
 
@@ -111,25 +125,34 @@ def decode_all(payloads: Sequence[bytes | None]) -> Windows:
         payloads: By rank; None where there is none.
     """
     size, refused = HEADER.itemsize, dict[int, str]()
-    there = [rank for rank, payload in enumerate(payloads) if payload is not None]
-    kept, joined, lengths = list[int](), list[bytes](), list[int]()
-    for rank in there:
-        payload = payloads[rank] or b""
+    kept, windows = list[int](), list[bytes]()
+    for rank, payload in enumerate(payloads):
+        if payload is None:
+            continue
         if len(payload) < size:
             refused[rank] = f"a window has at least {size} bytes, not {len(payload)}"
             continue
         kept.append(rank)
-        joined.append(payload[:size])
-        lengths.append(len(payload))
-    ranks, heads = np.array(kept, dtype=np.int64), np.frombuffer(b"".join(joined), dtype=HEADER)
+        windows.append(payload)
+    ranks, joined = np.array(kept, dtype=np.int64), b"".join(windows)
+    lengths = np.array(list(map(len, windows)), dtype=np.int64)
+    begins = np.cumsum(lengths) - lengths
+    if length := _distance(begins):
+        heads = np.ndarray(len(windows), HEADER, joined, 0, (length,))
+    else:
+        heads = np.frombuffer(b"".join([window[:size] for window in windows]), dtype=HEADER)
     expected = size + heads["rows"].astype(np.int64) * ROW.itemsize
-    is_sound = (
-        (heads["magic"] == MAGIC) & (heads["version"] == VERSION) & (expected == np.array(lengths, dtype=np.int64))
-    )
+    is_sound = (heads["magic"] == MAGIC) & (heads["version"] == VERSION) & (expected == lengths)
     is_sound &= (heads["rank"] == ranks) & (heads["world_size"] == len(payloads))
     for place in np.flatnonzero(~is_sound).tolist():
-        refused[kept[place]] = _why_not(heads[place], kept[place], len(payloads), lengths[place])
-    return Windows(ranks[is_sound], heads[is_sound], refused, payloads)
+        refused[kept[place]] = _why_not(heads[place], kept[place], len(payloads), int(lengths[place]))
+    return Windows(ranks[is_sound], heads[is_sound], refused, joined, begins[is_sound])
+
+
+def _distance(begins: npt.NDArray[np.int64]) -> int:
+    """Return how many bytes each window begins behind the one before, which is nearly always the same; else 0."""
+    between = np.diff(begins)
+    return int(between[0]) if len(between) and (between == between[0]).all() else 0
 
 
 def _why_not(head: Any, rank: int, world_size: int, length: int) -> str:

@@ -31,6 +31,7 @@ from launcher.monitor.rank_evidence import (
     with_stacks,
 )
 from launcher.monitor.rank_monitor import RankMonitor
+from launcher.monitor.waiters import still_silent
 from launcher.monitor.verdict import SECTION, HangVerdict
 from launcher.processes.evidence import ProcessLook, kernel_wait, look_at
 from launcher.processes.kernel_places import SystemCallReader
@@ -171,7 +172,7 @@ def _incident(
         for rank, known in evidence.items()
     }
     found = attribute(list(evidence.values()), has_others=everybody[0].order.has_others)
-    pids = {rank.order.local_rank: rank.pid(views[rank]) for rank in group}
+    pids = {rank.order.local_rank: rank.pid(views[rank]) for rank in still_silent(findings, group)}
     matter = dict.fromkeys((*found.local_ranks, *(rank.order.local_rank for rank in verdicts)))
     native, no_native = native_stacks_of({n: pids[n] for n in matter if n in pids}, stacks, settings, end)
     reports = []

@@ -13,7 +13,7 @@ from launcher.incidents.incident import Incident
 from launcher.monitor.deadline_rules import Case, Findings
 from launcher.monitor.rank_monitor import RankMonitor
 
-__all__ = ["waited_for"]
+__all__ = ["still_silent", "waited_for"]
 
 Standing = Sequence[Case[RankMonitor]]
 
@@ -53,6 +53,19 @@ def waited_for(
         return named[0] if len(named) == len(culprits) else None
     late = [case.rank for case in back if case.was_late]
     return next(iter((*late, *others)), None)
+
+
+def still_silent(findings: Findings[RankMonitor], ranks: Sequence[RankMonitor]) -> list[RankMonitor]:
+    """Return those ranks that have not come back; nobody where none is left of those that were late.
+
+    Native frames are taken of these alone: py-spy halts a process for a second or two while it reads symbols, which
+    costs the job that time where the rank goes on.
+    """
+    answered = [case for case in findings.cases if case.is_answered_by(case.rank.view())]
+    if findings.cases and all(case in answered for case in findings.cases if case.is_late):
+        return []
+    back = {case.rank for case in answered}
+    return [rank for rank in ranks if rank not in back]
 
 
 def _has_come_back(rank: RankMonitor, findings: Findings[RankMonitor]) -> bool:

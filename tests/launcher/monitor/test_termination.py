@@ -504,6 +504,29 @@ def test_native_frames_are_for_the_report_and_in_no_message(group: Group, monkey
     assert [rank.native for rank in account.ranks] == [(), ()]
 
 
+@pytest.mark.parametrize(("back", "asked_of"), [((), [0, 1]), ((1,), [0]), ((0, 1), [])])
+def test_no_rank_that_came_back_is_halted_for_its_native_frames(
+    group: Group, monkeypatch: pytest.MonkeyPatch, back: Sequence[int], asked_of: list[int]
+) -> None:
+    """py-spy halted it for more than a second, which the report then called its own slowness."""
+    asked: list[list[int]] = []
+    monkeypatch.setattr(hang_incident, "native_stacks_of", lambda pids, *_: asked.append(list(pids)) or ({}, {}))
+    group.meanwhile = lambda: [group.close(number) for number in back]
+    group.condemn()
+    assert asked == [asked_of]
+
+
+def test_a_peer_that_was_only_due_is_not_halted_where_who_was_late_came_back(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+    monkeypatch.setattr(hang_incident, "native_stacks_of", lambda pids, *_: asked.append(list(pids)) or ({}, {}))
+    group.have_due(1, 0.05)
+    group.meanwhile = lambda: group.close(0)
+    group.condemn()
+    assert asked == [[]]
+
+
 def test_a_thread_in_code_of_its_own_is_told_with_the_line_alone(group: Group) -> None:
     group.threads = [Thread("saver", False, False, IN_C), Thread("pool", False, False, IN_COLLECTIVE[:0])]
 

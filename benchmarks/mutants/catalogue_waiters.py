@@ -1,4 +1,4 @@
-"""Deliberate mistakes: who waited for a rank that came back, and whose limit runs anew."""
+"""Deliberate mistakes: who waited for a rank that came back, whose limit runs anew, and who left beside failures."""
 
 from __future__ import annotations
 
@@ -125,5 +125,40 @@ MUTANTS_OF_WAITERS = (
         "        sighting = self._renewed.apply(rank, rank.sight(view, now_ns, freezes), now_ns, freezes)\n",
         "        sighting = rank.sight(view, now_ns, freezes)\n",
         ("tests/launcher/monitor/test_renewed_limits.py",),
+    ),
+    Mutant(
+        "who exits beside ranks that have finished is not named",
+        "launcher/incidents/rules_of_nodes.py",
+        "    if not first or not left or len(left)",
+        "    if True or not left or len(left)",
+        ("tests/launcher/incidents/test_job_attribution.py",),
+    ),
+    Mutant(
+        "ranks that have finished are named with one that exits although another was further",
+        "launcher/incidents/rules_of_nodes.py",
+        " or any(e.iteration < reached for e in left)",
+        "",
+        ("tests/launcher/incidents/test_job_attribution.py",),
+    ),
+    Mutant(
+        "a rank that left in the midst of a section is named with one that exits",
+        "launcher/incidents/rules_of_nodes.py",
+        "e.has_left and not e.open_sections]\n    reached",
+        "e.has_left]\n    reached",
+        ("tests/launcher/incidents/test_job_attribution.py",),
+    ),
+    Mutant(
+        "a rank that came back is halted for its native frames",
+        "launcher/monitor/waiters.py",
+        "    return [rank for rank in ranks if rank not in back]\n",
+        "    return list(ranks)\n",
+        ("tests/launcher/monitor/test_termination.py",),
+    ),
+    Mutant(
+        "peers are halted for native frames where the late rank came back",
+        "launcher/monitor/waiters.py",
+        "    if findings.cases and all(case in answered for",
+        "    if not findings.cases and all(case in answered for",
+        ("tests/launcher/monitor/test_termination.py",),
     ),
 )

@@ -18,6 +18,7 @@ from launcher.incidents.rules_of_nodes import (
     JobAttribution,
     as_likely,
     beside_exits,
+    beside_leavers,
     beside_outside,
     died_first,
     each_failure,
@@ -83,6 +84,8 @@ def attribute_job(
     failed = {rank for _, how in first for rank in how.local_ranks}
     if first and set(found.ranks) in (set(), failed):  # its own failure tells more of a rank than how others end
         return first_of(first)
+    if (both := beside_leavers(found, first, everybody)) is not found:
+        return both
     if first and _NOT_CERTAIN in found.why:
         found = found._replace(why=f"{found.why}, and since others failed ({each_failure(first)})")
     if not found.ranks and silent and may_blame_silent and everybody and all(e.waits or e.is_victim for e in everybody):

@@ -22,6 +22,7 @@ __all__ = [
     "JobAttribution",
     "as_likely",
     "beside_exits",
+    "beside_leavers",
     "beside_outside",
     "died_first",
     "each_failure",
@@ -162,6 +163,20 @@ def stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[Nod
         return JobAttribution(ranks, (), stopped_or(named.why.removeprefix(LIKELY).partition(";")[0]))
     why = f"likely: the process is stopped (SIGSTOP); not certain, since {each_failure(sure)}"
     return JobAttribution(ranks_of(stopped), (), why)
+
+
+def beside_leavers(found: JobAttribution, first: Failures, everybody: Sequence[Evidence]) -> JobAttribution:
+    """Name, with ranks that have left in good order, those that failed elsewhere, unless one was further than they.
+
+    Ranks that are as far as all others may have been needed for what follows the last iteration, or by nobody.
+    """
+    left = [e for e in everybody if e.local_rank in found.ranks and e.has_left and not e.open_sections]
+    reached = max((e.iteration for e in everybody if e not in left), default=-1)
+    if not first or not left or len(left) < len(found.ranks) or any(e.iteration < reached for e in left):
+        return found
+    failed = {rank for _, how in first for rank in how.local_ranks}
+    why = f"likely: {_short(found.why).partition(';')[0]}, or failed: {each_failure(first)}"
+    return JobAttribution(tuple(sorted({*found.ranks, *failed})), (), f"{why}; it cannot be told which came first")
 
 
 def died_first(sure: Failures) -> JobAttribution | None:

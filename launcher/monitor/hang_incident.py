@@ -31,8 +31,8 @@ from launcher.monitor.rank_evidence import (
     with_stacks,
 )
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.waiters import still_silent
 from launcher.monitor.verdict import SECTION, HangVerdict
+from launcher.monitor.waiters import still_silent
 from launcher.processes.evidence import ProcessLook, kernel_wait, look_at
 from launcher.processes.kernel_places import SystemCallReader
 from resilience_core.protocol.error_record import ErrorRecord

@@ -56,6 +56,36 @@ def hang(node: str, *ranks: tuple[int, dict[str, Any]]) -> NodeAccount:
     return account(node, *((rank, {"is_condemned": True, **known}) for rank, known in ranks), kind="hang")
 
 
+GONE = {"has_left": True, "state": "S"}
+EXITED = {"exit_code": 1, "ended_ns": 60}
+
+
+@pytest.mark.parametrize(
+    ("done", "others", "ranks"),
+    [
+        ({"iteration": 7}, 7, (0, 2, 3)),
+        ({"iteration": 8}, 7, (0, 2, 3)),
+        ({"iteration": 6}, 7, (0, 2)),
+        ({"iteration": -1}, -1, (0, 2, 3)),
+        ({"iteration": 7, "open_sections": ("step",)}, 7, (0, 2)),
+    ],
+)
+def test_who_exits_beside_ranks_that_have_done_as_much_as_all_others_is_named_with_them(
+    done: dict[str, Any], others: int, ranks: tuple[int, ...]
+) -> None:
+    """Two ranks that had finished were named alone, although nobody needed them, and not those that exited."""
+    found = attribute_job(
+        [
+            account("a", (0, {**GONE, **done}), (1, {**EXITED, "iteration": others}), was_told=True),
+            account("b", (2, {**GONE, **done}), (3, {**EXITED, "iteration": others}), kind="failure"),
+        ]
+    )
+    assert found.ranks == ranks
+    assert found.why.startswith("likely: finished its training while the others still needed it")
+    assert ("it cannot be told which came first" in found.why) == (len(ranks) == 3)
+    assert "rank 3 on node b: ended by itself, without an exception on record" in found.why
+
+
 # ---- a process ended or raised ----------------------------------------------------------------------------
 
 

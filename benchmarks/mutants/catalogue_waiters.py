@@ -148,6 +148,13 @@ MUTANTS_OF_WAITERS = (
         ("tests/launcher/incidents/test_job_attribution.py",),
     ),
     Mutant(
+        "a mistake in who waits for whom keeps the stuck rank alive",
+        "launcher/monitor/termination.py",
+        "    with contextlib.suppress(Exception):  # whatever",
+        "    if True:  # whatever",
+        ("tests/launcher/monitor/test_termination.py",),
+    ),
+    Mutant(
         "a rank that came back is halted for its native frames",
         "launcher/monitor/waiters.py",
         "    return [rank for rank in ranks if rank not in back]\n",

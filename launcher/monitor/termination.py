@@ -7,6 +7,7 @@ disk nor a stubborn process nor a mistake of ours can keep a stuck rank alive.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -164,7 +165,9 @@ def _still_standing(
         return standing, withdrawn
     back = [each.case for each in (*before, *withdrawn) if each.has_answered]
     silent = [case for case in cases if case.answered_by_ns is None]
-    came_back = waited_for(incident, findings, everybody, silent, back)
+    came_back = None
+    with contextlib.suppress(Exception):  # whatever it is, who is stuck is signalled
+        came_back = waited_for(incident, findings, everybody, silent, back)
     if came_back is None:
         return standing, withdrawn
     answered = [each for each in withdrawn if each.has_answered]

@@ -920,6 +920,14 @@ def test_a_mistake_of_ours_keeps_no_stuck_rank_alive(group: Group) -> None:
     assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
 
 
+def test_a_mistake_of_ours_in_who_waits_for_whom_keeps_no_stuck_rank_alive(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(termination, "waited_for", _make_a_mistake)
+    assert group.condemn() == [0, 1]
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+
+
 def test_a_mistake_of_ours_while_stacks_are_taken_costs_the_stacks_alone(group: Group) -> None:
     group.meanwhile = _make_a_mistake
     assert group.condemn() == [0, 1]

@@ -23,6 +23,7 @@ from launcher.incidents.rules_of_nodes import (
     died_first,
     each_failure,
     first_of,
+    gave_no_word,
     has_exited,
     may_be_first,
     stopped_beside,
@@ -82,9 +83,11 @@ def attribute_job(
         return named._replace(why=_beside_lost(named.why, lost)) if lost else named
     found = _of_a_hang(accounts, silent, has_failures=bool(first))
     failed = {rank for _, how in first for rank in how.local_ranks}
+    gone = gave_no_word([account for account in accounts if account not in [who for who, _ in first]])
     if first and set(found.ranks) in (set(), failed):  # its own failure tells more of a rank than how others end
-        return first_of(first)
-    if (both := beside_leavers(found, first, everybody)) is not found:
+        by_exits = [*(each for each in first if not each[0].was_told), *gone] if all(map(has_exited, first)) else []
+        return first_of(by_exits or first)
+    if (both := beside_leavers(found, first, gone, everybody)) is not found:
         return both
     if first and _NOT_CERTAIN in found.why:
         found = found._replace(why=f"{found.why}, and since others failed ({each_failure(first)})")

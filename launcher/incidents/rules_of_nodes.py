@@ -27,6 +27,7 @@ __all__ = [
     "died_first",
     "each_failure",
     "first_of",
+    "gave_no_word",
     "has_exited",
     "may_be_first",
     "stopped_beside",
@@ -99,9 +100,13 @@ def without_record(accounts: Sequence[NodeAccount], sure: Failures) -> list[tupl
     """
     if not all(e.has_raised for each in sure for e in named_by(*each)):
         return []
-    others = [each for each in accounts if not each.was_told and each not in [account for account, _ in sure]]
-    ended = [(account, ended_without_record(account.own_evidence())[:1]) for account in others]
-    return [(account, Attribution(ranks_of(first), NO_RECORD)) for account, first in ended if first]
+    return gave_no_word([each for each in accounts if each not in [account for account, _ in sure]])
+
+
+def gave_no_word(accounts: Sequence[NodeAccount]) -> list[tuple[NodeAccount, Attribution]]:
+    """Return who was the first to end with 1, with nothing on record, on each node that was not told of a failure."""
+    ended = [(each, ended_without_record(each.own_evidence())[:1]) for each in accounts if not each.was_told]
+    return [(account, Attribution(ranks_of(first), LIKELY + NO_RECORD)) for account, first in ended if first]
 
 
 def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:
@@ -165,17 +170,21 @@ def stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[Nod
     return JobAttribution(ranks_of(stopped), (), why)
 
 
-def beside_leavers(found: JobAttribution, first: Failures, everybody: Sequence[Evidence]) -> JobAttribution:
+def beside_leavers(
+    found: JobAttribution, first: Failures, gone: Failures, everybody: Sequence[Evidence]
+) -> JobAttribution:
     """Name, with ranks that have left in good order, those that failed elsewhere, unless one was further than they.
 
-    Ranks that are as far as all others may have been needed for what follows the last iteration, or by nobody.
+    Ranks that are as far as all others may have been needed for what follows the last iteration, or by nobody. Without
+    iterations, who has ended with 1 and nothing on record (``gone``) is taken to have lost them.
     """
     left = [e for e in everybody if e.local_rank in found.ranks and e.has_left and not e.open_sections]
     reached = max((e.iteration for e in everybody if e not in left), default=-1)
-    if not first or not left or len(left) < len(found.ranks) or any(e.iteration < reached for e in left):
+    failures = [*first, *(gone if reached >= 0 else ())]
+    if not failures or not left or len(left) < len(found.ranks) or any(e.iteration < reached for e in left):
         return found
-    failed = {rank for _, how in first for rank in how.local_ranks}
-    why = f"likely: {_short(found.why).partition(';')[0]}, or failed: {each_failure(first)}"
+    failed = {rank for _, how in failures for rank in how.local_ranks}
+    why = f"likely: {_short(found.why).partition(';')[0]}, or failed: {each_failure(failures)}"
     return JobAttribution(tuple(sorted({*found.ranks, *failed})), (), f"{why}; it cannot be told which came first")
 
 

@@ -86,6 +86,51 @@ def test_who_exits_beside_ranks_that_have_done_as_much_as_all_others_is_named_wi
     assert "rank 3 on node b: ended by itself, without an exception on record" in found.why
 
 
+UNMONITORED = {"exit_code": 1, "ended_ns": 60, "is_monitored": False}
+
+
+@pytest.mark.parametrize(
+    ("iterations", "was_told", "ranks"), [((7, 7), False, (1, 2)), ((7, 7), True, (2,)), ((-1, -1), False, (2,))]
+)
+def test_who_exits_with_1_and_no_word_is_named_with_one_that_has_finished_where_it_was_as_far(
+    iterations: tuple[int, int], was_told: bool, ranks: tuple[int, ...]
+) -> None:
+    """It may have failed after its loop, or have lost the one that had left; where it was told first, the latter."""
+    exited, done = iterations
+    found = attribute_job(
+        [
+            account("a", (1, {**UNMONITORED, "iteration": exited}), kind="failure", was_told=was_told),
+            account("b", (2, {**GONE, "iteration": done, "exit_code": 0, "ended_ns": 9}), kind="failure"),
+        ]
+    )
+    assert found.ranks == ranks
+    assert found.why.startswith("likely: ended with 0 while the others still needed it") or len(ranks) == 1
+
+
+@pytest.mark.parametrize(("was_told", "ranks"), [(False, (1, 2)), (True, (1,))])
+def test_who_exits_with_1_and_no_word_may_be_what_another_exits_for(was_told: bool, ranks: tuple[int, ...]) -> None:
+    """Only the one with another code was named, which had lost the first."""
+    found = attribute_job(
+        [
+            account("a", (1, UNMONITORED), kind="failure"),
+            account("b", (2, {"exit_code": 3, "ended_ns": 60}), kind="failure", was_told=was_told),
+        ]
+    )
+    assert found.ranks == ranks
+    assert found.why.startswith("likely: ")
+
+
+def test_who_exits_for_one_that_raised_or_died_is_not_named_for_having_said_nothing() -> None:
+    for how in ({"error": OWN, "exit_code": 1, "ended_ns": 60}, {"exit_code": -9, "ended_ns": 60}):
+        found = attribute_job(
+            [
+                account("a", (1, {**UNMONITORED}), kind="failure", was_told=True),
+                account("b", (2, how), kind="failure"),
+            ]
+        )
+        assert found.ranks == (2,)
+
+
 # ---- a process ended or raised ----------------------------------------------------------------------------
 
 

@@ -236,7 +236,7 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "what a victim raises is a fact beside one of another node that has ended with 1 and kept no exception",
         "incidents/rules_of_nodes",
-        "    return [(account, Attribution(ranks_of(first), NO_RECORD)) for account, first in ended if first]",
+        "    return gave_no_word([each for each in accounts if each not in [account for account, _ in sure]])",
         "    return []",
         _ATTRIBUTION,
     ),

@@ -129,7 +129,7 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "who exits beside ranks that have finished is not named",
         "launcher/incidents/rules_of_nodes.py",
-        "    if not first or not left or len(left)",
+        "    if not failures or not left or len(left)",
         "    if True or not left or len(left)",
         ("tests/launcher/incidents/test_job_attribution.py",),
     ),

@@ -203,4 +203,18 @@ MUTANTS_OF_WAITERS = (
         "    if not findings.cases and all(case in answered for",
         ("tests/launcher/monitor/test_termination.py",),
     ),
+    Mutant(
+        "a limit that passes a moment after one that runs anew is a verdict",
+        "launcher/monitor/deadline_rules.py",
+        "{*case.deadlines, *others}",
+        "case.deadlines",
+        ("tests/launcher/monitor/test_renewed_limits.py",),
+    ),
+    Mutant(
+        "every limit of a rank that waited runs anew",
+        "launcher/monitor/deadline_rules.py",
+        " if each.at_ns <= until_ns]",
+        "]",
+        ("tests/launcher/monitor/test_renewed_limits.py",),
+    ),
 )

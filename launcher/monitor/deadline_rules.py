@@ -227,10 +227,15 @@ class DeadlineRules(Generic[R]):
         return stand, withdrawn
 
     def renew(self, cases: Iterable[Case[R]]) -> None:
-        """Have the limits of ranks run anew from now on: who they waited for came back."""
+        """Have the limits of ranks run anew from now on: who they waited for came back.
+
+        So do other limits of theirs, of heartbeats, say, that would pass before: the same wait has used them up.
+        """
         now_ns = self._clock()
         for case in cases:
-            self._renewed.renew(case.rank, case.view, case.deadlines, now_ns)
+            until_ns = now_ns + max(deadline.at_ns - deadline.since_ns for deadline in case.deadlines)
+            others = [each for each in deadlines_in_force(case.view) if each.at_ns <= until_ns]
+            self._renewed.renew(case.rank, case.view, {*case.deadlines, *others}, now_ns)
 
     def _had_passed(self, rank: R, view: CellView, deadlines: Iterable[Deadline]) -> tuple[Deadline, ...]:
         """Return those of them that had passed before, and were no verdict then."""

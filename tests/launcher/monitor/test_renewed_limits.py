@@ -53,6 +53,20 @@ def test_the_next_section_and_other_ranks_are_judged_by_their_own_deadlines() ->
     assert late(world, rank) == [rank]
 
 
+def test_another_limit_that_would_pass_before_runs_anew_with_it_and_a_later_one_does_not() -> None:
+    """One of heartbeats, say, passes some milliseconds after that of the section."""
+    world, rank = World(), Rank(T - S, T - 3 * S)
+    rank.open(T + 200 * MS, T - 3 * S, slot=1)
+    rank.open(T + 2 * S + 100 * MS, T - 60 * S, slot=2)
+    renew(world, rank)
+    world.now = T + S
+    assert late(world, rank) == []
+    world.now = T + 2 * S + 100 * MS
+    findings = world.rules.look([rank])
+    assert findings is not None
+    assert {deadline.slot for deadline in findings.cases[0].deadlines} == {0, 2}
+
+
 def test_a_successor_in_the_same_cell_has_no_limit_anew() -> None:
     world, rank = World(), Rank(T - S, T - 3 * S)
     renew(world, rank)

@@ -105,8 +105,10 @@ def test_counters_only_grow_through_a_hang_that_is_scraped_without_pause(
     )
     with Scraper(job) as scraper:
         job.wait_for_output("runs in generation 1", 2)
-        seen = len(scraper.pages)
-        job.until(lambda: len(scraper.pages) >= max(20, seen + 5), "pages of the next generation")
+        of_rank_1 = ("ft_steps_total", (("local_rank", "1"), ("rank", "1")))
+        job.until(
+            lambda: len(scraper.pages) >= 20 and parsed(scraper.pages[-1]).get(of_rank_1, 0) > 10, "more of its steps"
+        )
         end.touch()
         assert job.wait() == 0
 

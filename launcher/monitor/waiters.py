@@ -58,7 +58,7 @@ def waited_for(
 def still_silent(findings: Findings[RankMonitor], ranks: Sequence[RankMonitor]) -> list[RankMonitor]:
     """Return those ranks that have not come back; nobody where none is left of those that were late.
 
-    Native frames are taken of these alone: py-spy halts a process for a second or two while it reads symbols, which
+    Native frames are taken of these alone: py-spy halts a process while it reads the symbols of C libraries, which
     costs the job that time where the rank goes on.
     """
     answered = [case for case in findings.cases if case.is_answered_by(case.rank.view())]

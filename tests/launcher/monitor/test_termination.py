@@ -508,7 +508,7 @@ def test_native_frames_are_for_the_report_and_in_no_message(group: Group, monkey
 def test_no_rank_that_came_back_is_halted_for_its_native_frames(
     group: Group, monkeypatch: pytest.MonkeyPatch, back: Sequence[int], asked_of: list[int]
 ) -> None:
-    """py-spy halted it for more than a second, which the report then called its own slowness."""
+    """py-spy halts it while it reads symbols, and the report counts that time as its own."""
     asked: list[list[int]] = []
     monkeypatch.setattr(hang_incident, "native_stacks_of", lambda pids, *_: asked.append(list(pids)) or ({}, {}))
     group.meanwhile = lambda: [group.close(number) for number in back]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from launcher.live import live_run
 from launcher.live.live_run import LiveRun
 from launcher.live.runs import ELSEWHERE, ENDED, GOES_ON, LOST, STARTING, UNKNOWN, find_runs, folder_problem, read_run
-from launcher.records.private_folders import is_held
+from launcher.records.private_folders import is_held, make_home
 
 MakeRun = Callable[..., Any]
 
@@ -144,16 +145,20 @@ def test_a_run_folder_alone_shows_its_ranks(make_run: MakeRun) -> None:
     live.close()
 
 
-def test_the_lock_is_left_alone(make_run: MakeRun) -> None:
-    run = make_run()
-    assert is_held(run.folder.path)
-    before = Path("/proc/locks").read_text().count("FLOCK")
-    for _ in range(3):
-        is_held(run.folder.path)
-    assert Path("/proc/locks").read_text().count("FLOCK") == before
-    path = run.folder.path
-    run.folder.remove()
-    assert is_held(path) is False
+def test_the_lock_is_left_alone(tmp_path: Path) -> None:
+    """Only this lock is looked at: the kernel's list of all locks changes with every other process."""
+    home = make_home(str(tmp_path / "home"))
+    assert [is_held(home.path) for _ in range(3)] == [True] * 3
+    other = os.open(os.path.join(home.path, "lock"), os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    os.close(home.lock)
+    assert [is_held(home.path) for _ in range(3)] == [False] * 3
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no look has left a lock of its own
+    os.close(other)
+    shutil.rmtree(home.path)
+    assert is_held(home.path) is False
 
 
 def test_runs_are_found_newest_first(make_run: MakeRun) -> None:
@@ -187,7 +192,7 @@ def test_the_run_folder_of_another_user_is_named_with_its_owner(open_run: Any) -
     program = (
         "import os, sys\n"
         "from launcher.live.runs import folder_problem\n"
-        "from launcher.records.private_folders import is_held\n"
+        "from launcher.records.private_folders import is_held, make_home\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "print(folder_problem(sys.argv[1]), is_held(sys.argv[1]))"
     )

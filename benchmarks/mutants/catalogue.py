@@ -435,7 +435,7 @@ MUTANTS = (
     Mutant(
         "the last look before the signal is not taken",
         "launcher/monitor/termination.py",
-        "_still_standing(incident, findings, everybody, rules, standing)\n            if is_dropped",
+        "_still_standing(incident, findings, everybody, rules, standing, earlier)\n            if is_dropped",
         "(standing, [])\n            if is_dropped",
         ("tests/launcher/monitor/test_termination.py",),
     ),
@@ -509,8 +509,8 @@ MUTANTS = (
     Mutant(
         "nobody looks once more after the incident was told",
         "launcher/monitor/termination.py",
-        "        standing, back = _still_standing(incident, findings, everybody, rules, standing, withdrawn)\n",
-        "        standing, back = standing, []\n",
+        "standing, back = _still_standing(incident, findings, everybody, rules, standing, earlier, withdrawn)\n",
+        "standing, back = standing, []\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(

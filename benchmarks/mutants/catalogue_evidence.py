@@ -86,8 +86,8 @@ MUTANTS_OF_EVIDENCE = (
     Mutant(
         "the word for another generation is dropped, too",
         "launcher/monitor/parent_channel.py",
-        "if each.order == Proceed(generation)]",
-        "if isinstance(each.order, Proceed)]",
+        "isinstance(each.order, Proceed) and each.order.generation == generation\n        ]",
+        "isinstance(each.order, Proceed)\n        ]",
         _OTHERS,
     ),
     Mutant(

@@ -530,15 +530,15 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "the signal does not wait for the other nodes",
         "monitor/termination",
-        "            report.await_others()\n",
+        "            earlier += heard(report.await_others(), findings.seen_ns)\n",
         "",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     _mutant(
         "the signal waits for other nodes for ever",
         "monitor/parent_channel",
-        "            if left_ns <= 0 or generation in words:\n",
-        "            if generation in words:\n",
+        "            if left_ns <= 0:\n",
+        "            if False:\n",
         ("tests/launcher/monitor/test_other_nodes.py",),
     ),
     _mutant(

@@ -22,8 +22,8 @@ class FailureExchange(Protocol):
     def suspect(self, generation: int) -> None:
         """Have the other nodes look at their ranks."""
 
-    def looked(self, generation: int) -> None:
-        """Say that this node has looked at its ranks."""
+    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
+        """Say that this node has looked at its ranks, and who came back here (:mod:`launcher.monitor.comebacks`)."""
 
     def give_account(self, generation: int, text: str) -> None:
         """Say what this node has seen of its ranks in a generation that is over."""

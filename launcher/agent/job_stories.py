@@ -101,19 +101,19 @@ class JobStories:
             self._verdict_by = time.monotonic() + self._resources.config.stack_capture_timeout + _VERDICT_SECONDS
             self._exchange.suspect(generation)
 
-    def has_verdict(self, generation: int) -> None:
-        """Note that the monitor has looked at our ranks for a verdict of its own."""
+    def has_verdict(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
+        """Note that the monitor has looked at our ranks for a verdict of its own, and who came back."""
         if self._exchange is not None:
             self._unanswered, self._verdict_by = 0, 0.0  # it answers no look at ranks that it has condemned
-            self._exchange.looked(generation)
+            self._exchange.looked(generation, came_back)
 
-    def looked(self, incident: Incident | None, generation: int) -> None:
+    def looked(self, incident: Incident | None, generation: int, came_back: tuple[int, ...] = ()) -> None:
         """Note what the monitor has seen of our ranks, as another node has asked; None where it watches none."""
         if self._exchange is not None and self._current is not None and generation == self._current.number:
             self._unanswered = max(0, self._unanswered - 1)
             if incident is not None:
                 self._looked = time.monotonic(), incident
-            self._exchange.looked(generation)
+            self._exchange.looked(generation, came_back)
 
     def tell_overdue(self) -> float | None:
         """See :meth:`.StoryTeller.tell_overdue`."""
@@ -130,7 +130,7 @@ class JobStories:
             if self._current is None or heard.generation != self._current.number:
                 continue
             if heard.word == Word.PROCEED:
-                self._resources.monitor.pass_on(Proceed(heard.generation))
+                self._resources.monitor.pass_on(Proceed(heard.generation, heard.came_back))
             elif not self._unanswered or time.monotonic() - self._asked_at > _LOOK_COUNTS_SECONDS:
                 self._unanswered = 0  # a monitor that was replaced meanwhile never answers
                 self._ask(Look(heard.generation, may_signal=False))

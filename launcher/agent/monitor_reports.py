@@ -53,13 +53,13 @@ def take_reports(
                 if report.generation == current.number:
                     current.withdraw(miss.local_rank)
                 incidents.tell_spared(report.generation, miss, has_lost_a_rank=has_lost_a_rank)
-            stories.has_verdict(report.generation)  # it has looked, whatever has come of it
+            stories.has_verdict(report.generation, report.came_back)  # it has looked, whatever has come of it
             if report.generation == current.number and not current.condemned and not current.is_being_ended:
                 stories.withdrawn(current.number)
         elif isinstance(report, Suspected):
             stories.suspected(report.generation)
         elif isinstance(report, Looked):
-            stories.looked(report.incident, report.generation)
+            stories.looked(report.incident, report.generation, report.came_back)
         elif isinstance(report, LauncherStopped):
             resources.events.write("launcher_stopped", seen_ns=report.seen_ns)
         elif isinstance(report, Fenced):

@@ -11,6 +11,7 @@ its ranks says so for every suspicion up to then, and who suspects may signal on
 from __future__ import annotations
 
 import collections
+import json
 import logging
 import threading
 import time
@@ -33,6 +34,8 @@ NEWS = "ft/news"
 """Set where there is something to be asked for, so that a look asks for one key."""
 SUSPICIONS = "ft/suspicions"
 """How many there were."""
+_MOST_COMEBACKS = 64
+"""Of so many nodes at most who came back is asked for."""
 _POLL_SECONDS = 0.02
 _MOST_POLLS_PER_SECOND = 2000
 _LONGEST_WATCH_NS = 4 * NS_PER_SECOND
@@ -120,13 +123,15 @@ class StoreExchange:
 
         self._of(generation, suspect)
 
-    def looked(self, generation: int) -> None:
+    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
         """See :class:`launcher.agent.agreement.FailureExchange`."""
 
         def say(watched: _Watched) -> None:
-            latest = watched.round.store.add(SUSPICIONS, 0)
+            store, latest = watched.round.store, watched.round.store.add(SUSPICIONS, 0)
             for number in range(watched.looks_told + 1, latest + 1):
-                watched.round.store.add(_looks(number), 1)
+                if came_back:
+                    store.set(_came_back(number, store.add(_comebacks(number), 1)), json.dumps(came_back))
+                store.add(_looks(number), 1)
             watched.looks_told = watched.looks_wanted = latest
 
         self._of(generation, say)
@@ -225,7 +230,9 @@ class StoreExchange:
             own = watched.own_suspicion
             if own is not None and store.add(_looks(own), 0) >= watched.round.size:
                 watched.own_suspicion = None
-                self._hear(Heard(generation, Word.PROCEED))
+                told = range(1, min(store.add(_comebacks(own), 0), _MOST_COMEBACKS) + 1)
+                values = (value for place in told for value in json.loads(store.get(_came_back(own, place))))
+                self._hear(Heard(generation, Word.PROCEED, came_back=tuple(values)))
             return
         if watched.round.group_rank == 0 and not watched.is_gathered:
             self._gather(watched, now_ns)
@@ -274,3 +281,11 @@ def _account(group_rank: int) -> str:
 
 def _looks(suspicion: int) -> str:
     return f"ft/looks/{suspicion}"
+
+
+def _comebacks(suspicion: int) -> str:
+    return f"ft/comebacks/{suspicion}"
+
+
+def _came_back(suspicion: int, place: int) -> str:
+    return f"ft/comebacks/{suspicion}/{place}"

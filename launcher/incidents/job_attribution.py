@@ -20,6 +20,7 @@ from launcher.incidents.rules_of_nodes import (
     beside_exits,
     beside_leavers,
     beside_outside,
+    beside_unmonitored,
     died_first,
     each_failure,
     first_of,
@@ -88,6 +89,8 @@ def attribute_job(
         by_exits = [*(each for each in first if not each[0].was_told), *gone] if all(map(has_exited, first)) else []
         return first_of(by_exits or first)
     if (both := beside_leavers(found, first, gone, everybody)) is not found:
+        return both
+    if (both := beside_unmonitored(found, first, everybody)) is not found:
         return both
     if first and _NOT_CERTAIN in found.why:
         found = found._replace(why=f"{found.why}, and since others failed ({each_failure(first)})")

@@ -24,6 +24,7 @@ __all__ = [
     "beside_exits",
     "beside_leavers",
     "beside_outside",
+    "beside_unmonitored",
     "died_first",
     "each_failure",
     "first_of",
@@ -186,6 +187,21 @@ def beside_leavers(
     failed = {rank for _, how in failures for rank in how.local_ranks}
     why = f"likely: {_short(found.why).partition(';')[0]}, or failed: {each_failure(failures)}"
     return JobAttribution(tuple(sorted({*found.ranks, *failed})), (), f"{why}; it cannot be told which came first")
+
+
+def beside_unmonitored(found: JobAttribution, first: Failures, everybody: Sequence[Evidence]) -> JobAttribution:
+    """Name, with ranks outside any collective that are not monitored, those that exited before they were told.
+
+    They may have exited since they lost those, or without a reason that anybody else knows of; nothing tells whether
+    who is outside a collective has got stuck there or has much to do.
+    """
+    exits = [each for each in first if not each[0].was_told and has_exited(each)]
+    plain = [e for e in everybody if e.local_rank in found.ranks and not e.has_begun and e.exit_code is None]
+    if not exits or not plain or len(plain) < len(found.ranks):
+        return found
+    ranks = tuple(sorted({*found.ranks, *(rank for _, how in exits for rank in how.local_ranks)}))
+    why = f"{as_likely(_short(found.why).partition(';')[0])}, or failed: {each_failure(exits)}"
+    return JobAttribution(ranks, (), f"{why}; it cannot be told which came first")
 
 
 def died_first(sure: Failures) -> JobAttribution | None:

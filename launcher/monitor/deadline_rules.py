@@ -237,6 +237,10 @@ class DeadlineRules(Generic[R]):
             others = [each for each in deadlines_in_force(case.view) if each.at_ns <= until_ns]
             self._renewed.renew(case.rank, case.view, {*case.deadlines, *others}, now_ns)
 
+    def run_since_ns(self, cases: Iterable[Case[R]]) -> int:
+        """Return from when on the limits run that led to these cases, renewals included: the last one to begin."""
+        return max(self._renewed.since_ns(case.rank, case.view, each) for case in cases for each in case.deadlines)
+
     def _had_passed(self, rank: R, view: CellView, deadlines: Iterable[Deadline]) -> tuple[Deadline, ...]:
         """Return those of them that had passed before, and were no verdict then."""
         withheld = self._withheld.had(rank, view, deadlines)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 MESSAGE_SIZE = 1 << 16  # of an order in bytes, at most
-_VERSION = 3
+_VERSION = 4
 
 
 class MonitorConfig(NamedTuple):
@@ -79,21 +79,17 @@ class MonitorConfig(NamedTuple):
 class MonitorSettings(NamedTuple):
     """What a monitor is started with."""
 
-    channel: int
-    """The monitor's end of the socket pair, inherited."""
+    channel: int  # the monitor's end of the socket pair, inherited
     parent_pidfd: int
-    lost_time: int
-    """The shared page of ``launcher.monitor.lost_time``, inherited."""
+    lost_time: int  # the shared page of ``launcher.monitor.lost_time``, inherited
     log_folder: str
     config: MonitorConfig
-    run_folders: tuple[str, ...] = ()
-    """To be removed should the parent be killed; the last one is in use."""
+    run_folders: tuple[str, ...] = ()  # to be removed should the parent be killed; the last one is in use
     parts: tuple[str, ...] = ()  # paths that must exist
     owns_ranks: bool = True  # whether ranks must die with the parent
     py_spy: str | None = None
     nvml_bindings: str | None = None  # where pynvml is: a monitor finds no site-packages
-    lease: int | None = None
-    """The file of ``launcher.nodes.fence``, inherited; None where the node holds no lease."""
+    lease: int | None = None  # the file of ``launcher.nodes.fence``, inherited; None where the node holds no lease
     names_node: bool = False  # whether lines for people begin with the node's name
     console: int | None = None  # of ``launcher.records.shared_output``, inherited; None where nothing is shared
 
@@ -125,8 +121,7 @@ class WatchOrder(NamedTuple):
     startup_at_ns: int = 0
     """By when the rank must have initialised monitoring; 0 is no limit."""
     started_ns: int = 0
-    has_others: bool = False
-    """The job has ranks on other nodes."""
+    has_others: bool = False  # the job has ranks on other nodes
     startup_origin: str | None = None
     """Where the startup limit comes from, and what to do when the start was legitimately slow; for people."""
     startup_advice: str | None = None
@@ -184,6 +179,7 @@ class Proceed(NamedTuple):
     """The other nodes have looked at their ranks: those that are late may be signalled."""
 
     generation: int
+    came_back: tuple[int, ...] = ()  # see launcher.monitor.comebacks.heard
 
 
 class Stop(NamedTuple):
@@ -232,17 +228,19 @@ class Looked(NamedTuple):
 
     generation: int
     incident: Incident | None
+    came_back: tuple[int, ...] = ()  # see launcher.monitor.comebacks.Comebacks.told
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
         document = self.incident.to_json(is_short=True) if self.incident is not None else None
-        return {"generation": self.generation, "incident": document}
+        return {"generation": self.generation, "incident": document, "came_back": self.came_back}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Looked:
         """Return the message that :meth:`to_json` took apart."""
         document = fields["incident"]
-        return cls(fields["generation"], Incident.from_json(document) if document is not None else None)
+        seen = Incident.from_json(document) if document is not None else None
+        return cls(fields["generation"], seen, tuple(fields["came_back"]))
 
 
 class Spared(NamedTuple):
@@ -250,15 +248,17 @@ class Spared(NamedTuple):
 
     generation: int
     near_misses: tuple[NearMiss, ...]
+    came_back: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
-        return {"generation": self.generation, "near_misses": [miss._asdict() for miss in self.near_misses]}
+        return {**self._asdict(), "near_misses": [miss._asdict() for miss in self.near_misses]}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Spared:
         """Return the message that :meth:`to_json` took apart."""
-        return cls(fields["generation"], tuple(NearMiss(**miss) for miss in fields["near_misses"]))
+        near_misses = tuple(NearMiss(**miss) for miss in fields["near_misses"])
+        return cls(fields["generation"], near_misses, tuple(fields["came_back"]))
 
 
 class Signalled(NamedTuple):

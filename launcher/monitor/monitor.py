@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from launcher.incidents.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
 from launcher.incidents.machine import MachineEvidence
 from launcher.incidents.source_lines import SourceReader
+from launcher.monitor.comebacks import Comebacks
 from launcher.monitor.deadline_rules import DeadlineRules, Findings
 from launcher.monitor.last_duties import clean_up, remove_folders
 from launcher.monitor.lost_time import MONITOR, LostTime
@@ -81,8 +82,7 @@ class Monitor:
         self._parent_pid = os.getppid()
         self._stopped = StoppedLauncher()
         self._lost = LostTime(settings.lost_time)
-        self._writer = IncidentWriter(settings.log_folder)
-        self._sources = SourceReader()
+        self._writer, self._sources, self._comebacks = IncidentWriter(settings.log_folder), SourceReader(), Comebacks()
         self._machine = MachineEvidence([settings.log_folder], nvml_bindings=settings.nvml_bindings)
         self._rules: DeadlineRules[RankMonitor] = DeadlineRules(
             self._clock,
@@ -146,8 +146,9 @@ class Monitor:
             return
         self._lost.announce_work(busy_until_ns(findings.seen_ns, config))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-        reporter = reporter_to(self._channel, self._machine, everybody, findings.seen_ns, config)
-        signalled = terminate(findings, everybody, self._rules, self._settings, self._writer, self._sources, reporter)
+        reporter = reporter_to(self._channel, self._machine, everybody, findings.seen_ns, config, self._comebacks)
+        means = self._rules, self._settings, self._writer, self._sources, reporter, self._comebacks
+        signalled = terminate(findings, everybody, *means)
         self._lost.announce_work(0)
         if signalled:
             signalled_ns = self._clock()
@@ -161,7 +162,7 @@ class Monitor:
     def _look_for_others(self, order: Look) -> None:
         ranks = [rank for rank in self._judged() if rank.order.generation == order.generation]
         self._lost.announce_work(busy_until_ns(self._clock(), self._settings.config))
-        look_for_others(order, ranks, self._settings, self._sources, self._channel, self._machine)
+        look_for_others(order, ranks, self._settings, self._sources, self._channel, self._machine, self._comebacks)
         self._lost.announce_work(0)
 
     def _kill_survivors(self, now_ns: int) -> None:

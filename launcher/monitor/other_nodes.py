@@ -3,7 +3,8 @@
 A rank that hangs stops the ranks of all nodes, and whose limit passes first is a coin. Once one of them is killed, its
 peers lose their connections and no longer stand where they stood. So every node looks at its ranks before any is
 signalled: the monitor that finds a rank late says so before it looks itself, and signals once the launcher passes on
-that all have looked, or ``--ft-stack-capture-timeout`` after the verdict.
+that all have looked, or ``--ft-stack-capture-timeout`` after the verdict. With their looks the nodes tell who came back
+there: who waits for such a rank is spared (:mod:`launcher.monitor.waiters`), on whatever node.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import SLOWEST_WRITE_SECONDS
 from launcher.incidents.machine import LONGEST_MACHINE_SECONDS, MachineEvidence
 from launcher.incidents.source_lines import SourceReader
+from launcher.monitor.comebacks import Comeback, Comebacks
 from launcher.monitor.deadline_rules import Findings
 from launcher.monitor.hang_incident import incident_whatever_happens, trimmed
 from launcher.monitor.messages import (
@@ -30,6 +32,7 @@ from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.parent_channel import ParentChannel
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.termination import Reporter
+from launcher.monitor.waiters import moved_since
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["busy_until_ns", "look_for_others", "reporter_to"]
@@ -51,6 +54,7 @@ def reporter_to(
     everybody: Sequence[RankMonitor],
     seen_ns: int,
     config: MonitorConfig,
+    comebacks: Comebacks,
 ) -> Reporter:
     """Return what tells the launcher of a verdict.
 
@@ -60,6 +64,7 @@ def reporter_to(
         everybody: The ranks of the generation, at least one.
         seen_ns: ``CLOCK_MONOTONIC`` of the verdict.
         config: How long evidence may delay the signal.
+        comebacks: Who came back is told with verdicts that were withdrawn.
     """
     order = everybody[0].order
     generation, until_ns = order.generation, seen_ns + int(config.stack_capture_timeout * NS_PER_SECOND)
@@ -68,7 +73,8 @@ def reporter_to(
         channel.tell(HangReport(generation, incident, tuple(condemned), problem))
 
     def tell_near_misses(near_misses: Sequence[NearMiss]) -> None:
-        channel.tell(Spared(generation, tuple(near_misses)))
+        came_back = comebacks.told(generation, time.monotonic_ns())
+        channel.tell(Spared(generation, tuple(near_misses), came_back))
 
     def is_being_ended() -> bool:
         return channel.is_being_ended(generation)
@@ -100,6 +106,7 @@ def look_for_others(
     sources: SourceReader,
     channel: ParentChannel,
     machine: MachineEvidence,
+    comebacks: Comebacks,
 ) -> None:
     """Tell the launcher what can be seen of this node's ranks.
 
@@ -110,9 +117,12 @@ def look_for_others(
         sources: For what stacks do not tell.
         channel: To the launcher.
         machine: What the machine tells goes into the incident.
+        comebacks: Who came back before.
     """
     incident: Incident | None = None
+    moved: list[Comeback] = []
     if ranks and not channel.is_being_ended(order.generation):
+        views = {rank: view for rank in ranks if (view := rank.view()) is not None}
         seen: Findings[RankMonitor] = Findings([], {}, time.monotonic_ns())
         # The node that has asked waits for so long from its verdict on; a process that is stuck uses up what there is.
         hurried = settings.config._replace(stack_capture_timeout=_PART * settings.config.stack_capture_timeout)
@@ -120,7 +130,9 @@ def look_for_others(
         incident = incident_whatever_happens(seen, ranks, settings, sources, may_signal=order.may_signal)
         facts = machine.facts(LONGEST_MACHINE_SECONDS, _names(ranks), ranks[0].order.started_ns)
         incident = trimmed(incident._replace(machine=facts))
-    channel.tell(Looked(order.generation, incident))
+        seen = Findings([], views, seen.seen_ns)
+        moved = [each for rank in ranks if (each := moved_since(rank, seen)) is not None]
+    channel.tell(Looked(order.generation, incident, comebacks.told(order.generation, time.monotonic_ns(), moved)))
 
 
 def _names(ranks: Sequence[RankMonitor]) -> dict[int, str]:

@@ -85,25 +85,33 @@ class ParentChannel:
 
     def forget_word(self, generation: int) -> None:
         """Drop a word that :meth:`await_word` has not come to: it was about an earlier verdict."""
-        stale = [each for each in self._arrived if each.order == Proceed(generation)]
+        stale = [
+            each for each in self._arrived if isinstance(each.order, Proceed) and each.order.generation == generation
+        ]
         for each in stale:
             self._arrived.remove(each)
 
-    def await_word(self, generation: int, end_ns: int) -> None:
+    def await_word(self, generation: int, end_ns: int) -> tuple[int, ...]:
         """Wait until the parent says that a generation's late ranks may be signalled, or ends it, or the time is up.
 
         Args:
             generation: Which.
             end_ns: ``CLOCK_MONOTONIC``.
+
+        Returns:
+            Who came back on other nodes, as it has said (:class:`Proceed`).
         """
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         while not self.is_closed and not self.is_being_ended(generation):
             left_ns = end_ns - time.monotonic_ns()
-            words = [each.order.generation for each in self._arrived if isinstance(each.order, Proceed)]
-            if left_ns <= 0 or generation in words:
-                return
+            for word in [each.order for each in self._arrived if isinstance(each.order, Proceed)]:
+                if word.generation == generation:
+                    return word.came_back
+            if left_ns <= 0:
+                break
             poller.poll(left_ns / 1_000_000)
+        return ()
 
     # ---- reports ----------------------------------------------------------------------------------------
 

@@ -36,6 +36,10 @@ class RenewedLimits(Generic[R]):
         """Return whether the limit of a deadline has run anew."""
         return key_of(rank, view, deadline) in self._since_ns
 
+    def since_ns(self, rank: R, view: CellView, deadline: Deadline) -> int:
+        """Return from when on the limit of a deadline runs."""
+        return self._since_ns.get(key_of(rank, view, deadline), deadline.since_ns)
+
     def apply(self, rank: R, sighting: Sighting, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
         """Return a rank's sighting with what is not late any more, or will be later, since its limit runs anew."""
         if not self._since_ns:

@@ -16,12 +16,13 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.phrases import WITHDRAWN
 from launcher.incidents.source_lines import SourceReader
+from launcher.monitor.comebacks import Comeback, Comebacks, heard
 from launcher.monitor.deadline_rules import Case, DeadlineRules, Findings
 from launcher.monitor.hang_incident import action_on, incident_whatever_happens, trimmed
 from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.near_miss import Lateness, NearMiss, lateness
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.waiters import waited_for
+from launcher.monitor.waiters import comeback_of, waited_for
 from launcher.processes.handles import send_signal
 from resilience_core.protocol.cell_view import CellView
 
@@ -60,9 +61,9 @@ class Reporter(NamedTuple):
     """Called before anything is looked at, so that other nodes look at their ranks at the same time."""
     machine: Callable[[], tuple[str, ...]] = tuple
     """What the machine itself tells (:mod:`launcher.incidents.machine`), within a bound."""
-    await_others: Callable[[], None] = lambda: None
+    await_others: Callable[[], Sequence[int]] = tuple
     """Called before the signal: once a rank is killed, its peers on other nodes lose it, and no longer stand where they
-    stood. Returns within a bound."""
+    stood. Returns within a bound, with what :func:`launcher.monitor.comebacks.heard` reads: who came back there."""
 
 
 def terminate(
@@ -73,6 +74,7 @@ def terminate(
     writer: IncidentWriter,
     sources: SourceReader,
     report: Reporter,
+    comebacks: Comebacks,
 ) -> list[RankMonitor]:
     """Take evidence from every rank that is alive, write the incident and terminate those whose case stands.
 
@@ -84,6 +86,7 @@ def terminate(
         writer: Of incidents.
         sources: For what stacks do not tell.
         report: Whom to tell.
+        comebacks: Who came back before; those that do now are noted.
 
     Returns:
         Those that were signalled. The others are watched on. Nobody where the generation is being ended: nothing is
@@ -95,6 +98,8 @@ def terminate(
     withdrawn: Sequence[Withdrawn] = ()
     announced: list[int] = []
     incident: Incident | None = None
+    generation = findings.cases[0].rank.order.generation
+    earlier = comebacks.of(generation)
     try:
         report.suspicion()
         incident = incident_whatever_happens(findings, everybody, settings, sources)
@@ -102,7 +107,7 @@ def terminate(
         problem: str | None = None
         if not (is_dropped := report.is_being_ended()):
             incident, problem = writer.write(incident)
-            standing, withdrawn = _still_standing(incident, findings, everybody, rules, standing)
+            standing, withdrawn = _still_standing(incident, findings, everybody, rules, standing, earlier)
             if is_dropped := report.is_being_ended():
                 writer.discard()
         if is_dropped:
@@ -113,10 +118,10 @@ def terminate(
             announced = [case.rank.order.local_rank for case in standing]
             told = _corrected(incident, standing, _near_misses(incident, withdrawn, ()), settings)
             report.incident(trimmed(told), announced, problem)
-            report.await_others()
+            earlier += heard(report.await_others(), findings.seen_ns)
     finally:
         # Once more: telling takes time, too. From here to the signal there are only system calls.
-        standing, back = _still_standing(incident, findings, everybody, rules, standing, withdrawn)
+        standing, back = _still_standing(incident, findings, everybody, rules, standing, earlier, withdrawn)
         number = signal.Signals(settings.config.rank_termination_signal)
         for case in standing:
             pidfd = case.rank.pidfd(case.view)
@@ -128,6 +133,7 @@ def terminate(
     if withdrawn and incident is not None:
         for each in withdrawn:
             each.case.rank.withdraw()
+        comebacks.note(generation, [comeback_of(each.case) for each in withdrawn if each.has_answered])
         rules.renew(each.case for each in withdrawn if each.waited_for is not None)
         spared = _near_misses(incident, withdrawn, announced)
         corrected = _corrected(incident, standing, spared, settings)
@@ -145,6 +151,7 @@ def _still_standing(
     everybody: Sequence[RankMonitor],
     rules: DeadlineRules[RankMonitor],
     cases: Standing,
+    earlier: Sequence[Comeback],
     before: Sequence[Withdrawn] = (),
 ) -> tuple[Standing, list[Withdrawn]]:
     """Look once more, and spare who came back, and who waits in a collective for one that did.
@@ -157,6 +164,7 @@ def _still_standing(
         everybody: The local ranks of the generation.
         rules: For the look.
         cases: Which.
+        earlier: Who came back before the verdict, or on another node.
         before: What was withdrawn at an earlier look.
     """
     standing, gone = rules.still_due(cases)
@@ -167,11 +175,12 @@ def _still_standing(
     silent = [case for case in cases if case.answered_by_ns is None]
     came_back = None
     with contextlib.suppress(Exception):  # whatever it is, who is stuck is signalled
-        came_back = waited_for(incident, findings, everybody, silent, back)
+        since_ns = rules.run_since_ns(silent) if silent else 0
+        came_back = waited_for(incident, findings, everybody, silent, back, earlier, since_ns)
     if came_back is None:
         return standing, withdrawn
     answered = [each for each in withdrawn if each.has_answered]
-    return [], [*answered, *(Withdrawn(case, case.view, came_back.order.rank) for case in silent)]
+    return [], [*answered, *(Withdrawn(case, case.view, came_back) for case in silent)]
 
 
 def _corrected(

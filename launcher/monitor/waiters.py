@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from launcher.incidents.incident import Incident
+from launcher.monitor.comebacks import Comeback, explaining
 from launcher.monitor.deadline_rules import Case, Findings
 from launcher.monitor.rank_monitor import RankMonitor
 
-__all__ = ["still_silent", "waited_for"]
+__all__ = ["comeback_of", "moved_since", "still_silent", "waited_for"]
 
 Standing = Sequence[Case[RankMonitor]]
 
@@ -24,8 +25,10 @@ def waited_for(
     everybody: Sequence[RankMonitor],
     standing: Standing,
     back: Collection[Case[RankMonitor]],
-) -> RankMonitor | None:
-    """Return a rank that has come back, if all those whose case stands wait for one that has.
+    earlier: Sequence[Comeback] = (),
+    since_ns: int = 0,
+) -> int | None:
+    """Return the number of a rank that has come back, if all those whose case stands wait for one that has.
 
     Args:
         incident: What is known; its stacks tell who waits.
@@ -33,26 +36,46 @@ def waited_for(
         everybody: The local ranks of the generation.
         standing: Whose case stands.
         back: Who has answered since what it was to be terminated for.
+        earlier: Who came back before that, on whatever node.
+        since_ns: From when on the limits of ``standing`` run.
 
     Returns:
-        One of those that are to blame, where any is; else the first that was silent, as long as half of the limit that
-        has passed, and has given a sign since. One that gives signs all the time is not waited for: it would keep a
-        hang of the others from being found. None where somebody does not wait in a collective, or who is to blame has
-        not come back.
+        One of those that are to blame, where any is; else the first that was late, or was silent for as long as half of
+        the limit that has passed, and has given a sign since. One that gives signs all the time is not waited for: it
+        would keep a hang of the others from being found. None where somebody does not wait in a collective, or who is
+        to blame has not come back.
     """
     reports = {rank.local_rank: rank for rank in incident.ranks}
     waiting = {number for number, report in reports.items() if report.waits_in is not None}
     if not standing or any(case.rank.order.local_rank not in waiting for case in standing):
         return None
-    answered = [case.rank for case in back]
+    limit_ns = min(case.verdict.deadline_ns - case.verdict.since_ns for case in findings.cases if case.is_late)
     is_condemned = {case.rank for case in findings.cases}
-    others = [rank for rank in everybody if rank not in is_condemned and _has_come_back(rank, findings)]
-    culprits = {rank.local_rank for rank in incident.culprits}
-    if culprits:
-        named = [rank for rank in (*answered, *others) if rank.order.local_rank in culprits]
-        return named[0] if len(named) == len(culprits) else None
-    late = [case.rank for case in back if case.was_late]
-    return next(iter((*late, *others)), None)
+    others = [each for rank in everybody if rank not in is_condemned and (each := moved_since(rank, findings))]
+    own = {case.rank.order.rank for case in standing}
+    others += [each for each in earlier if each.rank not in own]
+    silent = explaining([*map(comeback_of, back), *others], since_ns, limit_ns)
+    if culprits := [rank.rank for rank in incident.culprits]:
+        returned = {*(case.rank.order.rank for case in back), *(each.rank for each in silent)}
+        return culprits[0] if returned.issuperset(culprits) else None
+    late = [case.rank.order.rank for case in back if case.was_late]
+    return next(iter((*late, *(each.rank for each in silent))), None)
+
+
+def comeback_of(case: Case[RankMonitor]) -> Comeback:
+    """Return that a rank has answered what it was to be terminated for."""
+    at_ns = case.answered_by_ns or 0
+    return Comeback(case.rank.order.rank, at_ns, at_ns - case.verdict.since_ns)
+
+
+def moved_since(rank: RankMonitor, findings: Findings[RankMonitor]) -> Comeback | None:
+    """Return that a rank has given a sign since everybody was looked at; None where it has given none."""
+    before, now = findings.views.get(rank), rank.view()
+    if before is None or now is None or (now.pid, now.start_time) != (before.pid, before.start_time):
+        return None
+    if not before.last_sign_ns or now.last_sign_ns <= before.last_sign_ns:
+        return None
+    return Comeback(rank.order.rank, now.last_sign_ns, findings.seen_ns - before.last_sign_ns)
 
 
 def still_silent(findings: Findings[RankMonitor], ranks: Sequence[RankMonitor]) -> list[RankMonitor]:
@@ -66,13 +89,3 @@ def still_silent(findings: Findings[RankMonitor], ranks: Sequence[RankMonitor]) 
         return []
     back = {case.rank for case in answered}
     return [rank for rank in ranks if rank not in back]
-
-
-def _has_come_back(rank: RankMonitor, findings: Findings[RankMonitor]) -> bool:
-    """Return whether a rank that is not to be terminated was silent for long, and is no longer."""
-    before, now = findings.views.get(rank), rank.view()
-    if before is None or now is None or (now.pid, now.start_time) != (before.pid, before.start_time):
-        return False
-    limits_ns = [case.verdict.deadline_ns - case.verdict.since_ns for case in findings.cases if case.is_late]
-    was_silent = bool(before.last_sign_ns) and 2 * (findings.seen_ns - before.last_sign_ns) >= min(limits_ns)
-    return was_silent and now.last_sign_ns > before.last_sign_ns

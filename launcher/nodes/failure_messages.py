@@ -22,17 +22,24 @@ class LookRequest(NamedTuple):
 
 
 class LookDone(NamedTuple):
-    """A node's word to the leader: it has looked at its ranks, and keeps what it has seen."""
+    """A node's word to the leader: it has looked at its ranks, and keeps what it has seen.
+
+    Args:
+        came_back: Three numbers for each rank that was silent and has come back: rank, nanoseconds since then,
+            nanoseconds for which it was silent.
+    """
 
     generation: int
     job: str = ""
+    came_back: tuple[int, ...] = ()
 
 
 class Proceed(NamedTuple):
-    """The leader's word to who suspects a rank: all nodes have looked."""
+    """The leader's word to who suspects a rank: all nodes have looked, and these ranks came back there."""
 
     generation: int
     job: str = ""
+    came_back: tuple[int, ...] = ()
 
 
 class Account(NamedTuple):

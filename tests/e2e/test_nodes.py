@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.py_spy import find_py_spy
+
 pytestmark = pytest.mark.e2e
 
 LIMITS = "setup:60,step:20,checkpointing:60"
@@ -259,6 +261,29 @@ def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: 
     assert [node.wait(60) for node in nodes] == [0, 0]
     (incident,) = [incident for node in nodes for incident in node.incidents()]
     assert [rank.rank for rank in incident.condemned] == [0]
+
+
+@pytest.mark.parametrize("membership", ["elastic", "torch"])
+def test_who_waits_for_a_rank_of_another_node_that_comes_back_is_spared(
+    launch_nodes: Callable[..., list[Any]], tmp_path: Path, membership: str
+) -> None:
+    """The node of the one that came back withdrew its verdict, and the other one killed who waited."""
+    py_spy = tmp_path / "py-spy-that-waits"
+    wait = f"for _ in $(seq 6000); do [ -e {tmp_path}/back ] && break; sleep 0.01; done"
+    py_spy.write_text(f'#!/bin/sh\ntouch {tmp_path}/asked\n{wait}\nexec {find_py_spy()} "$@"\n')
+    py_spy.chmod(0o755)
+    nodes = launch_nodes(
+        *("comes_back.py", tmp_path, 2),
+        nproc=1,
+        options=("--max-restarts", 0, "--ft-membership", membership),
+        env={"FT_PY_SPY": str(py_spy)},
+        rank_section_timeouts="step:3",
+        stack_capture_timeout=120,
+    )
+    assert [node.wait(120) for node in nodes] == [0, 0], [node.stderr for node in nodes]
+    assert [node.incidents() for node in nodes] == [[], []]
+    said = [node.stderr for node in nodes]
+    assert sum(" waits for rank 1, which came back" in each for each in said) == 1, said
 
 
 def test_the_last_words_of_every_node_name_the_culprit_and_its_report(launch_nodes: Callable[..., list[Any]]) -> None:

@@ -48,6 +48,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
+        self.came_back: list[tuple[int, ...]] = []
         self.accounts: list[NodeAccount] = []
         self.stories: list[tuple[int, str]] = []
         self.has_decided = threading.Event()
@@ -58,8 +59,9 @@ class Exchange:
     def suspect(self, generation: int) -> None:
         self.said.append(("suspect", generation))
 
-    def looked(self, generation: int) -> None:
+    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
         self.said.append(("looked", generation))
+        self.came_back.append(came_back)
 
     def give_account(self, generation: int, text: str) -> None:
         self.said.append(("account", generation))
@@ -135,12 +137,12 @@ def is_readable(descriptor: int) -> bool:
 def test_what_the_leader_wants_of_the_monitor_is_passed_on_by_the_agent(made: Made) -> None:
     """An order to a monitor that is being replaced may have to wait, and the exchange's thread keeps the lease."""
     made.stories.heard(Heard(3, Word.LOOK))
-    made.stories.heard(Heard(3, Word.PROCEED))
+    made.stories.heard(Heard(3, Word.PROCEED, came_back=(1, 2, 3)))
     assert made.orders == []
     assert is_readable(made.stories.descriptor)
 
     made.stories.pass_on()
-    assert made.orders == [Look(3, may_signal=False), Proceed(3)]
+    assert made.orders == [Look(3, may_signal=False), Proceed(3, (1, 2, 3))]
     assert not is_readable(made.stories.descriptor)
 
 

@@ -42,7 +42,7 @@ class Node:
             number=1, condemned={5}, withdraw=lambda _: None, processes=processes, errors=lambda: self.errors,
             is_being_ended=False,
         )  # fmt: skip
-        self.stories: Any = SimpleNamespace(is_shared=True, has_verdict=lambda _: None, withdrawn=lambda _: None)
+        self.stories: Any = SimpleNamespace(is_shared=True, has_verdict=lambda *_: None, withdrawn=lambda _: None)
         self.log = IncidentLog(self.resources, self.stories)
 
     def spare(self, miss: NearMiss = LATE, generation: int = 1) -> None:

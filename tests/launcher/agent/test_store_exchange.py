@@ -167,6 +167,22 @@ def test_a_suspicion_makes_the_others_look_once_and_all_looks_let_who_suspects_p
 
 
 @pytest.mark.usefixtures("without_hurry")
+def test_who_came_back_is_told_to_who_suspects_and_not_at_the_next_suspicion(job: Job) -> None:
+    nodes = first, second, _ = job.start(3)
+    for came_back in ({0: (5, 6, 7), 2: (8, 9, 10)}, {}):
+        second.exchange.suspect(0)
+        second.has_done()
+        for node in (first, nodes[2]):
+            node.notices()
+            assert node.next_heard() == LOOK
+        for number, node in enumerate(nodes):
+            node.exchange.looked(0, came_back.get(number, ()))
+            node.has_done()
+        heard = second.next_heard()
+        assert (heard.word, sorted(heard.came_back)) == (Word.PROCEED, sorted(sum(came_back.values(), ())))
+
+
+@pytest.mark.usefixtures("without_hurry")
 def test_a_later_suspicion_makes_them_look_anew(job: Job) -> None:
     first, second = job.start(2)
     for _ in range(2):

@@ -353,11 +353,13 @@ def test_a_rank_that_computes_is_not_named_before_one_that_has_exited() -> None:
     two = account("a", (0, {**outside, "is_busy": False}), (1, {**outside, "is_busy": False}))
     assert named(two, gone) == (2,), "several hardly hang at once"
     found = attribute_job([account("a", (0, {**outside, "is_busy": False})), gone])
-    assert found.ranks == (0,)
-    assert found.why.startswith("likely: its stack stands outside any collective, the others have failed or ended; ")
+    assert found.ranks == (0, 2)
+    assert found.why.startswith("likely: its stack stands outside any collective, the others have failed or ended, or ")
     assert "rank 2 on node b: ended by itself, without an exception on record" in found.why
     accounts = [account("a", (0, {**outside, "is_busy": False}), (1, WAITS)), gone]
-    assert "the others wait or have failed or ended; " in attribute_job(accounts).why
+    assert "the others wait or have failed or ended, or failed: " in attribute_job(accounts).why
+    assert named(account("a", (0, {**outside, "is_busy": False})), gone._replace(was_told=True)) == (0,)
+    assert named(account("a", (0, {**OUTSIDE, "may_wait": True})), gone) == (0,), "its limits will tell"
 
 
 def test_who_gives_up_by_sys_exit_is_named_beside_one_that_exits_without_an_exception() -> None:

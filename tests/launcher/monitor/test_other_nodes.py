@@ -15,6 +15,7 @@ import pytest
 
 from launcher.incidents.incident import ELSEWHERE, Incident
 from launcher.monitor import hang_incident, other_nodes, rank_evidence
+from launcher.monitor.comebacks import Comeback, Comebacks
 from launcher.monitor.deadline_rules import Findings
 from launcher.monitor.messages import (
     ORDERS,
@@ -47,8 +48,13 @@ def facts(_: float, ranks: dict[int, str], began_ns: int) -> tuple[str, ...]:
 MACHINE: Any = SimpleNamespace(facts=facts)
 
 
+class Rank(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 def rank_of(order: WatchOrder, pid: int = 4711) -> Any:
-    return SimpleNamespace(order=order, view=lambda: "view", pid=lambda view: pid)
+    view = SimpleNamespace(pid=pid, start_time=1, last_sign_ns=0)
+    return Rank(order=order, view=lambda: view, pid=lambda view: pid)
 
 
 INCIDENT = Incident("hang", 3, "?", "?", ())
@@ -88,9 +94,17 @@ def channel() -> Iterator[Channel]:
 def test_the_word_that_all_have_looked_ends_the_wait(channel: Channel) -> None:
     timer = threading.Timer(0.05, lambda: channel.order(Proceed(3)))
     timer.start()
-    channel.monitor.await_word(3, time.monotonic_ns() + LONG)
+    assert channel.monitor.await_word(3, time.monotonic_ns() + LONG) == ()
     timer.join()
     assert [arrived.order for arrived in channel.monitor.take()] == [Proceed(3)]
+
+
+def test_the_word_that_all_have_looked_tells_who_came_back(channel: Channel) -> None:
+    channel.order(Proceed(2, (1, 2, 3)))
+    channel.order(Proceed(3, (4, 5, 6)))
+    order = WatchOrder(3, 0, 0, "cell", has_others=True)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks())
+    assert reporter.await_others() == (4, 5, 6)
 
 
 @pytest.mark.parametrize("other", [Look(3, False), Proceed(2)])
@@ -125,10 +139,10 @@ def test_a_word_of_an_earlier_verdict_is_not_taken_for_this_one(channel: Channel
 
 def test_a_word_that_nobody_has_come_to_is_dropped_when_the_next_verdict_is_told(channel: Channel) -> None:
     """The verdict before was withdrawn while the word for it was under way: it says nothing about this one."""
-    for order in (Proceed(3), Proceed(2), Look(3, False)):
+    for order in (Proceed(3, (1, 2, 3)), Proceed(2), Look(3, False)):
         channel.order(order)
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG).suspicion()
+    reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks()).suspicion()
     assert [arrived.order for arrived in channel.monitor.take()] == [Proceed(2), Look(3, False)]
 
 
@@ -151,7 +165,7 @@ def test_descriptors_that_come_with_an_order_that_cannot_be_read_are_closed(
 
 def test_on_one_node_nobody_is_told_of_a_suspicion_or_waited_for(channel: Channel) -> None:
     order = WatchOrder(3, 0, 0, "cell", has_others=False)
-    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks())
     reporter.suspicion()
     reporter.await_others()
     reporter.incident(INCIDENT, [0], None)
@@ -161,7 +175,7 @@ def test_on_one_node_nobody_is_told_of_a_suspicion_or_waited_for(channel: Channe
 
 def test_with_other_nodes_the_suspicion_is_told_before_the_verdict(channel: Channel) -> None:
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks())
     reporter.suspicion()
     reporter.incident(INCIDENT, [0], None)
     channel.order(Proceed(3))
@@ -172,7 +186,9 @@ def test_with_other_nodes_the_suspicion_is_told_before_the_verdict(channel: Chan
 def test_the_wait_ends_as_long_after_the_verdict_as_stacks_may_take(channel: Channel) -> None:
     """However long evidence has taken since."""
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns() - 601 * S, CONFIG)
+    reporter = reporter_to(
+        channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns() - 601 * S, CONFIG, Comebacks()
+    )
     reporter.await_others()
 
 
@@ -198,17 +214,51 @@ def test_a_look_tells_what_is_seen_of_ranks_and_machine(
         rank_of(WatchOrder(3, 1, 6, "cell"), pid=0),
     ]
     reader: Any = None
-    look_for_others(Look(3, may_signal), ranks, SETTINGS, reader, channel.monitor, MACHINE)
+    look_for_others(Look(3, may_signal), ranks, SETTINGS, reader, channel.monitor, MACHINE, Comebacks())
     (looked,) = channel.told()
     assert asked == [{"may_signal": may_signal}]
     assert NAMED == [({4711: "rank 5"}, STARTED_NS)]
     assert looked == Looked(3, INCIDENT._replace(kind=ELSEWHERE, machine=("kernel, 1.0 s ago: Link down",)))
 
 
+def test_a_look_tells_who_came_back_before_and_meanwhile(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not who has given no sign, or whose cell another process has taken over."""
+    now_ns = time.monotonic_ns()
+    ranks: Any = [rank_of(WatchOrder(3, number, number, "cell")) for number in range(4)]
+    for rank in ranks:
+        rank.view().last_sign_ns = now_ns - 5 * S
+
+    def incident(*_: Any, **__: Any) -> Incident:
+        said = {0: (4711, now_ns), 2: (4712, now_ns), 3: (4711, 0)}
+        for number, (pid, sign_ns) in said.items():
+            view = SimpleNamespace(pid=pid, start_time=1, last_sign_ns=sign_ns)
+            ranks[number].view = lambda view=view: view
+        return INCIDENT
+
+    monkeypatch.setattr(other_nodes, "incident_whatever_happens", incident)
+    known, reader = Comebacks(), None
+    known.note(3, [Comeback(9, now_ns - 2 * S, 7 * S)])
+    look_for_others(Look(3, False), ranks, SETTINGS, reader, channel.monitor, MACHINE, known)  # type: ignore[arg-type]
+    (looked,) = channel.told()
+    assert looked.came_back[0::3] == (9, 0)
+    assert looked.came_back[1] >= 2 * S
+    assert looked.came_back[2::3] == (7 * S, pytest.approx(5 * S, abs=60 * S))
+    assert [each.rank for each in known.of(3)] == [9]
+
+
+def test_a_verdict_that_is_withdrawn_tells_who_came_back(channel: Channel) -> None:
+    known, order = Comebacks(), WatchOrder(3, 0, 0, "cell", has_others=True)
+    known.note(3, [Comeback(0, time.monotonic_ns(), 7)])
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, known)
+    reporter.near_misses(())
+    (spared,) = channel.told()
+    assert (spared.near_misses, spared.came_back[0], spared.came_back[2]) == ((), 0, 7)
+
+
 def test_a_node_that_watches_no_rank_any_more_says_so(channel: Channel) -> None:
     """Its ranks have ended with 0: the others must not wait for it."""
     reader: Any = None
-    look_for_others(Look(3, False), [], SETTINGS, reader, channel.monitor, MACHINE)
+    look_for_others(Look(3, False), [], SETTINGS, reader, channel.monitor, MACHINE, Comebacks())
     assert channel.told() == [Looked(3, None)]
 
 
@@ -221,9 +271,6 @@ def test_ranks_are_asked_by_a_signal_only_where_that_may_be(monkeypatch: pytest.
         return {}
 
     order = WatchOrder(3, 0, 0, "cell")
-
-    class Rank(SimpleNamespace):
-        __hash__ = object.__hash__  # type: ignore[assignment]
 
     rank: Any = Rank(order=order, view=lambda: "view", is_condemned=lambda view: False, pid=lambda view: 0)
     monkeypatch.setattr(hang_incident, "stacks_of_ranks", stacks)

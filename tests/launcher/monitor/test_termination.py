@@ -34,6 +34,7 @@ from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor import hang_incident, rank_evidence, termination
+from launcher.monitor.comebacks import Comeback, Comebacks
 from launcher.monitor.deadline_rules import DeadlineRules
 from launcher.monitor.hang_incident import trimmed
 from launcher.monitor.messages import MonitorConfig, MonitorReport, MonitorSettings, Spared, WatchOrder
@@ -108,6 +109,7 @@ class Group:
         self.is_being_ended: Callable[[], bool] = lambda: False
         self.when_told: Callable[[], Any] = lambda: None
         self.when_awaited: Callable[[], Any] = lambda: None
+        self.comebacks = Comebacks()
         self.number = "SIGKILL"
         self.owns_ranks = True
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
@@ -149,9 +151,14 @@ class Group:
         settings = settings_of(config, self.owns_ranks)
         writer = IncidentWriter(str(self.folder))
         reporter = Reporter(
-            self._hear, self.spared.extend, lambda: self.is_being_ended(), await_others=lambda: self.when_awaited()
+            self._hear,
+            self.spared.extend,
+            lambda: self.is_being_ended(),
+            await_others=lambda: self.when_awaited() or (),
         )
-        signalled = terminate(findings, self.ranks, self.rules, settings, writer, SourceReader(), reporter)
+        signalled = terminate(
+            findings, self.ranks, self.rules, settings, writer, SourceReader(), reporter, self.comebacks
+        )
         writer.finish(180)
         return [rank.order.local_rank for rank in signalled]
 
@@ -642,10 +649,11 @@ def test_who_waits_for_one_without_a_limit_that_was_silent_and_comes_back_is_spa
     assert [(miss.rank, miss.waited_for) for miss in group.spared] == ([(1, 0)] if is_spared else [])
 
 
-def test_who_waits_for_one_that_has_given_no_sign_since_is_signalled(group: Group) -> None:
+@pytest.mark.parametrize("silent", [60, 2], ids=["before the wait", "since"])
+def test_who_waits_for_one_that_has_given_no_sign_since_is_signalled(group: Group, silent: int) -> None:
     group.have_due(1, -1.0)
     group.close(0)
-    group.cells[0].words[LEFT_SECTION] = group.now_ns - 60 * S
+    group.cells[0].words[LEFT_SECTION] = group.now_ns - silent * S
     assert group.condemn() == [1]
 
 
@@ -655,11 +663,75 @@ def test_a_culprit_that_came_back_before_who_did_not_wait_counts(group: Group) -
     assert cases is not None
     group.close(0)
     incident = Incident("hang", 0, "", "", (RankReport(0, 0, 7, is_culprit=True), RankReport(1, 1, 8)))
-    standing, withdrawn = termination._still_standing(incident, cases, ranks, group.rules, cases.cases)
+    standing, withdrawn = termination._still_standing(incident, cases, ranks, group.rules, cases.cases, ())
     assert ([case.rank for case in standing], [each.case.rank for each in withdrawn]) == ([ranks[1]], [ranks[0]])
     waits = incident._replace(ranks=(incident.ranks[0], incident.ranks[1]._replace(waits_in="all_reduce")))
-    standing, back = termination._still_standing(waits, cases, ranks, group.rules, standing, withdrawn)
+    standing, back = termination._still_standing(waits, cases, ranks, group.rules, standing, (), withdrawn)
     assert (standing, [(each.case.rank, each.waited_for) for each in back]) == ([], [(ranks[1], 0)])
+
+
+@pytest.mark.parametrize(
+    ("ago", "silent", "stack", "is_spared"),
+    [
+        (0.1, 1.6, IN_COLLECTIVE, True),
+        (0.1, 1.4, IN_COLLECTIVE, False),  # less than half of the limit
+        (9.0, 1.6, IN_COLLECTIVE, False),  # before its section was opened
+        (0.1, 1.6, IN_C, False),
+    ],
+)
+def test_who_waits_for_a_rank_of_another_node_that_came_back_is_spared(
+    group: Group, ago: float, silent: float, stack: tuple[Frame, ...], is_spared: bool
+) -> None:
+    group.have_due(1, -1.0)
+    group.close(0)
+    group.stacks = {0: IN_COLLECTIVE, 1: stack}
+    group.cells[1].words[FIRST_SECTION + 1] = group.now_ns - 4 * S
+    group.when_awaited = lambda: (7, int(ago * S), int(silent * S))
+    assert group.condemn() == ([] if is_spared else [1])
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == ([(1, 7)] if is_spared else [])
+    assert group.has_ended(1) is not is_spared
+
+
+def test_a_rank_of_another_node_explains_a_wait_once(group: Group) -> None:
+    """The limit has run anew since it came back."""
+    group.have_due(1, -1.0)
+    group.close(0)
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_COLLECTIVE}
+    came_back_ns = group.now_ns - S // 10
+    group.when_awaited = lambda: (7, group.now_ns - came_back_ns, 60 * S)
+    assert group.condemn() == []
+    group.now_ns += group.limit_ns(1)
+    assert group.condemn() == [1]
+
+
+def test_where_one_of_our_own_is_to_blame_it_does_not_matter_who_came_back_elsewhere(group: Group) -> None:
+    group.when_awaited = lambda: (7, 1, 60 * S)
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [0]
+
+
+@pytest.mark.parametrize(("rank", "is_spared"), [(0, True), (1, False)], ids=["another", "itself"])
+def test_a_rank_that_came_back_before_the_verdict_explains_the_wait_of_others(
+    group: Group, rank: int, is_spared: bool
+) -> None:
+    """Its own limit was shorter, and it works outside of any section when that of the others has passed."""
+    group.have_due(1, -1.0)
+    group.close(0)
+    group.cells[0].words[LEFT_SECTION] = group.now_ns - S // 10
+    group.comebacks.note(0, [Comeback(rank, group.now_ns - S // 10, 60 * S)])
+    group.stacks = {0: IN_C if rank == 0 else IN_COLLECTIVE, 1: IN_COLLECTIVE}
+    assert group.condemn() == ([] if is_spared else [1])
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == ([(1, 0)] if is_spared else [])
+
+
+def test_who_comes_back_is_remembered_with_how_long_it_was_silent(group: Group) -> None:
+    """Also one that was not overdue itself, and not one that only waited for it."""
+    group.have_due(1, 0.05)
+    opened_ns = group.cells[0].words[FIRST_SECTION + 1]
+    group.meanwhile = lambda: group.close(0)
+    assert group.condemn() == []
+    assert group.comebacks.of(0) == (Comeback(0, group.now_ns, group.now_ns - opened_ns),)
 
 
 @pytest.mark.parametrize(
@@ -678,7 +750,10 @@ def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
 ) -> None:
     reports = [RankReport(n, n, 7, is_culprit=n < 2, waits_in="all_reduce" if n in waiting else None) for n in range(4)]
     ranks: list[Any] = [Number(n) for n in range(4)]
-    cases: list[Any] = [SimpleNamespace(rank=rank, was_late=True) for rank in ranks]
+    verdict = SimpleNamespace(since_ns=0, deadline_ns=S)
+    cases: list[Any] = [
+        SimpleNamespace(rank=rank, was_late=True, is_late=True, verdict=verdict, answered_by_ns=S) for rank in ranks
+    ]
     findings: Any = SimpleNamespace(cases=cases)
     standing = [case for n, case in enumerate(cases) if n not in back]
 

@@ -68,8 +68,8 @@ class Job:
     def suspects(self, name: str, generation: int = 0) -> None:
         self.gatherer.receive(name, Suspicion(generation), self.now)
 
-    def looks(self, name: str, generation: int = 0) -> None:
-        self.gatherer.receive(name, LookDone(generation), self.now)
+    def looks(self, name: str, generation: int = 0, came_back: tuple[int, ...] = ()) -> None:
+        self.gatherer.receive(name, LookDone(generation, came_back=came_back), self.now)
 
     def gathered(self) -> list[Gathered]:
         """Return what is complete now."""
@@ -111,6 +111,30 @@ def test_who_suspects_proceeds_once_all_have_looked() -> None:
     assert job.sent() == [(B, Proceed(0))]
     job.looks(A)
     assert job.sent() == []
+
+
+def test_who_came_back_is_passed_on_with_the_time_since_it_was_told() -> None:
+    job = Job(*NAMES)
+    job.suspects(B)
+    job.sent()
+    job.looks(A, came_back=(1, 10, 500, 2, 20, 600))
+    job.now += 7
+    job.looks(B, came_back=(3, 30, 400))
+    job.now += 1
+    job.looks(C)
+    assert job.sent() == [(B, Proceed(0, came_back=(2, 28, 600, 1, 18, 500, 3, 31, 400)))]
+
+
+def test_the_longest_silent_are_passed_on_where_there_are_many() -> None:
+    job = Job(*NAMES)
+    job.suspects(B)
+    job.sent()
+    rows = [(rank, 0, rank) for rank in range(400)]
+    for name in NAMES:
+        job.looks(name, came_back=tuple(value for row in rows for value in row) if name == A else ())
+    ((_, word),) = job.sent()
+    assert isinstance(word, Proceed)
+    assert word.came_back[::3] == tuple(range(399, 143, -1))
 
 
 def test_all_who_suspect_proceed_and_nobody_looks_twice_for_that() -> None:
@@ -638,8 +662,8 @@ class Node:
 def test_what_a_node_says_of_looks_it_says_once_and_awaits_nothing() -> None:
     node = Node()
     node.accounts.suspect(3)
-    node.accounts.looked(3)
-    assert node.wait() == [Suspicion(3), LookDone(3)]
+    node.accounts.looked(3, (1, 2, 3))
+    assert node.wait() == [Suspicion(3), LookDone(3, came_back=(1, 2, 3))]
     assert node.heard() == []
 
 
@@ -716,8 +740,8 @@ def test_what_is_said_of_looks_is_heard_and_answers_no_account() -> None:
     node.gives("it broke")
     node.sent()
     node.accounts.receive(LookRequest(0))
-    node.accounts.receive(Proceed(0))
-    assert node.heard() == [Heard(0, Word.LOOK), Heard(0, Word.PROCEED)]
+    node.accounts.receive(Proceed(0, came_back=(1, 2, 3)))
+    assert node.heard() == [Heard(0, Word.LOOK), Heard(0, Word.PROCEED, came_back=(1, 2, 3))]
     assert Account(0, "it broke") in node.wait()
     assert node.heard() == [SILENCE]
 

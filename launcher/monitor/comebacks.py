@@ -1,0 +1,85 @@
+"""Ranks that were silent for long and have given a sign since: why others have waited. No clock, process or file.
+
+A rank that came back explains the wait of others once, also where it came back before their own limits had passed, and
+where it runs on another node. So the monitor remembers for a while who came back, and tells the monitors of other nodes
+that ask (:mod:`launcher.monitor.other_nodes`). Between machines only durations travel.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+__all__ = ["Comeback", "Comebacks", "explaining", "heard"]
+
+_MOST = 16
+"""How many are remembered: a node has eight ranks or so."""
+_FIELDS = 3
+
+
+class Comeback(NamedTuple):
+    """A rank that was silent, and is no longer. Times are ``CLOCK_MONOTONIC`` of this machine, in nanoseconds."""
+
+    rank: int
+    """Its number in the job."""
+    at_ns: int
+    """When it was found to have come back; of a rank of another node, no later than that."""
+    silent_ns: int
+    """How long it had given no sign, or had what it was late with."""
+
+
+class Comebacks:
+    """Remembers the last ones of one generation."""
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._last: collections.deque[Comeback] = collections.deque(maxlen=_MOST)
+
+    def note(self, generation: int, comebacks: Iterable[Comeback]) -> None:
+        """Remember some; those of an earlier generation are forgotten."""
+        if generation != self._generation:
+            self._generation = generation
+            self._last.clear()
+        self._last.extend(comebacks)
+
+    def of(self, generation: int) -> tuple[Comeback, ...]:
+        """Return those of a generation, the newest first."""
+        return tuple(reversed(self._last)) if generation == self._generation else ()
+
+    def told(self, generation: int, now_ns: int, more: Sequence[Comeback] = ()) -> tuple[int, ...]:
+        """Return the longest of them, and of more, as they travel to another node: rank, how long ago, how long silent.
+
+        Args:
+            generation: Which.
+            now_ns: ``CLOCK_MONOTONIC``.
+            more: Such as are not worth remembering.
+        """
+        longest = sorted((*self.of(generation), *more), key=lambda each: -each.silent_ns)[:_MOST]
+        return tuple(value for each in longest for value in (each.rank, now_ns - each.at_ns, each.silent_ns))
+
+
+def heard(told: Sequence[int], asked_ns: int) -> tuple[Comeback, ...]:
+    """Return what another node has told.
+
+    Args:
+        told: As :meth:`Comebacks.told` has returned it, the times that passed on its way added; nothing is taken of
+            what is not of that kind.
+        asked_ns: When it was asked for (``CLOCK_MONOTONIC``): it was told later, so none came back before the time
+            that follows.
+    """
+    if len(told) % _FIELDS or not all(type(value) is int for value in told):
+        return ()
+    rows = [told[place : place + _FIELDS] for place in range(0, len(told), _FIELDS)]
+    return tuple(Comeback(rank, asked_ns - ago_ns, silent_ns) for rank, ago_ns, silent_ns in rows)
+
+
+def explaining(comebacks: Iterable[Comeback], since_ns: int, limit_ns: int) -> list[Comeback]:
+    """Return those for whom somebody may have waited.
+
+    Args:
+        comebacks: Some.
+        since_ns: From when on the limit of who waits has run, renewals included.
+        limit_ns: That limit. Who was silent for less than half of it is not why it has passed.
+    """
+    return [each for each in comebacks if each.at_ns > since_ns and 2 * each.silent_ns >= limit_ns]

@@ -445,9 +445,9 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "late ranks are signalled before all nodes have looked",
-        "nodes/gathering",
-        "if known.suspecting and all(name in known.have_looked for name in known.members if name in nodes):",
-        "if known.suspecting:",
+        "nodes/looks",
+        "if self._suspecting and all(name in self._have_looked for name in members):",
+        "if self._suspecting:",
         _GATHERING,
     ),
     _mutant(
@@ -543,9 +543,9 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "who suspects a rank through a store may signal it at once",
-        "agent/store_exchange",
-        "store.add(_looks(own), 0) >= watched.round.size",
-        "True",
+        "agent/store_questions",
+        'or store.add(f"{self._answered}/{number}", 0) < size',
+        "",
         _STORE,
     ),
     _mutant(

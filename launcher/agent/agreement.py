@@ -22,8 +22,17 @@ class FailureExchange(Protocol):
     def suspect(self, generation: int) -> None:
         """Have the other nodes look at their ranks."""
 
-    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
-        """Say that this node has looked at its ranks, and who came back here (:mod:`launcher.monitor.comebacks`)."""
+    def looked(
+        self, generation: int, came_back: tuple[int, ...] = (), *, only_waits: bool = False, is_brief: bool = False
+    ) -> None:
+        """Say that this node has looked at its ranks.
+
+        Args:
+            generation: Which.
+            came_back: Who came back here (:mod:`launcher.monitor.comebacks`).
+            only_waits: Ranks are late that wait in a collective, and nobody here is to blame.
+            is_brief: It was asked only who came back since.
+        """
 
     def give_account(self, generation: int, text: str) -> None:
         """Say what this node has seen of its ranks in a generation that is over."""

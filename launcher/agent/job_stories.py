@@ -55,20 +55,16 @@ class JobStories:
     def __init__(self, resources: AgentResources, exchange: FailureExchange | None) -> None:
         self._resources, self._exchange = resources, exchange
         self._teller = StoryTeller(resources, self._decided)
-        self._orders: collections.deque[Heard] = collections.deque()
-        """What the agent's thread has to pass on to the monitor."""
+        self._orders: collections.deque[Heard] = collections.deque()  # what the agent's thread has to pass on
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable when there is something to pass on; see :meth:`pass_on`."""
         self._current: Generation | None = None
-        self._given = -1
-        """The newest generation that the other nodes were given our account of."""
+        self._given = -1  # the newest generation that the other nodes were given our account of
         self._group: WorkerGroup | None = None
         self._unanswered = 0
         """How many looks at the ranks the monitor was asked for and has not answered."""
-        self._asked_at = 0.0
-        """When it was asked last."""
-        self._verdict_by = 0.0
-        """Until when a verdict of its own may come, which it has announced; on ``time.monotonic()``."""
+        self._asked_at = 0.0  # when it was asked last
+        self._verdict_by = 0.0  # until when a verdict of its own may come, which it has announced
         self._looked: tuple[float, Incident] | None = None
         """What it has answered last, and when."""
         self._descriptor_lock = threading.Lock()
@@ -101,19 +97,21 @@ class JobStories:
             self._verdict_by = time.monotonic() + self._resources.config.stack_capture_timeout + _VERDICT_SECONDS
             self._exchange.suspect(generation)
 
-    def has_verdict(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
+    def has_verdict(self, generation: int, came_back: tuple[int, ...] = (), *, only_waits: bool = False) -> None:
         """Note that the monitor has looked at our ranks for a verdict of its own, and who came back."""
         if self._exchange is not None:
             self._unanswered, self._verdict_by = 0, 0.0  # it answers no look at ranks that it has condemned
-            self._exchange.looked(generation, came_back)
+            self._exchange.looked(generation, came_back, only_waits=only_waits)
 
-    def looked(self, incident: Incident | None, generation: int, came_back: tuple[int, ...] = ()) -> None:
+    def looked(
+        self, incident: Incident | None, generation: int, came_back: tuple[int, ...] = (), *, is_brief: bool = False
+    ) -> None:
         """Note what the monitor has seen of our ranks, as another node has asked; None where it watches none."""
         if self._exchange is not None and self._current is not None and generation == self._current.number:
-            self._unanswered = max(0, self._unanswered - 1)
+            self._unanswered = max(0, self._unanswered - (not is_brief))
             if incident is not None:
                 self._looked = time.monotonic(), incident
-            self._exchange.looked(generation, came_back)
+            self._exchange.looked(generation, came_back, is_brief=is_brief)
 
     def tell_overdue(self) -> float | None:
         """See :meth:`.StoryTeller.tell_overdue`."""
@@ -131,6 +129,8 @@ class JobStories:
                 continue
             if heard.word == Word.PROCEED:
                 self._resources.monitor.pass_on(Proceed(heard.generation, heard.came_back))
+            elif heard.word == Word.CONFIRM:
+                self._resources.monitor.pass_on(Look(heard.generation, may_signal=False, is_brief=True))
             elif not self._unanswered or time.monotonic() - self._asked_at > _LOOK_COUNTS_SECONDS:
                 self._unanswered = 0  # a monitor that was replaced meanwhile never answers
                 self._ask(Look(heard.generation, may_signal=False))

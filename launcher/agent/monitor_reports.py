@@ -59,7 +59,7 @@ def take_reports(
         elif isinstance(report, Suspected):
             stories.suspected(report.generation)
         elif isinstance(report, Looked):
-            stories.looked(report.incident, report.generation, report.came_back)
+            stories.looked(report.incident, report.generation, report.came_back, is_brief=report.is_brief)
         elif isinstance(report, LauncherStopped):
             resources.events.write("launcher_stopped", seen_ns=report.seen_ns)
         elif isinstance(report, Fenced):
@@ -69,7 +69,7 @@ def take_reports(
         elif isinstance(report, Signalled):
             resources.events.write("signalled", **report._asdict())
         elif report.generation == current.number:
-            stories.has_verdict(report.generation)
+            stories.has_verdict(report.generation, only_waits=report.only_waits)
             _take_verdict(resources, current, incidents, report, restarts_are_left)
 
 

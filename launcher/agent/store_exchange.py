@@ -11,7 +11,6 @@ its ranks says so for every suspicion up to then, and who suspects may signal on
 from __future__ import annotations
 
 import collections
-import json
 import logging
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import NamedTuple
 # pyright: reportPrivateImportUsage=false
 from torch.distributed import Store
 
+from launcher.agent.store_questions import Questions
 from launcher.nodes.gathering import LONGEST_GATHERING_NS, Gathered, Heard, Word, longest_wait_ns
 from launcher.nodes.plane import FailureListener
 from resilience_core.system.clock import NS_PER_SECOND
@@ -34,8 +34,6 @@ NEWS = "ft/news"
 """Set where there is something to be asked for, so that a look asks for one key."""
 SUSPICIONS = "ft/suspicions"
 """How many there were."""
-_MOST_COMEBACKS = 64
-"""Of so many nodes at most who came back is asked for."""
 _POLL_SECONDS = 0.02
 _MOST_POLLS_PER_SECOND = 2000
 _LONGEST_WATCH_NS = 4 * NS_PER_SECOND
@@ -74,10 +72,9 @@ class _Watched:
         self.round = round_
         self.until_ns = 0
         """``CLOCK_MONOTONIC`` until which the store is asked."""
-        self.own_suspicion: int | None = None
-        self.looks_told = 0
-        """Up to which suspicion this node has said that it has looked."""
-        self.looks_wanted = 0
+        self.looks, self.confirmations = Questions(SUSPICIONS, "ft/looks"), Questions("ft/confirm", "ft/confirmed")
+        self.only_waits = False
+        """The last verdict here is on ranks that wait for others."""
         self.given_ns: int | None = None
         self.accounts: dict[int, str] = {}
         self.first_account_ns: int | None = None
@@ -118,21 +115,20 @@ class StoreExchange:
         """See :class:`launcher.agent.agreement.FailureExchange`."""
 
         def suspect(watched: _Watched) -> None:
-            watched.own_suspicion = watched.looks_wanted = watched.round.store.add(SUSPICIONS, 1)
+            watched.looks.ask(watched.round.store)
             watched.round.news.set(NEWS, "1")
 
         self._of(generation, suspect)
 
-    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
+    def looked(
+        self, generation: int, came_back: tuple[int, ...] = (), *, only_waits: bool = False, is_brief: bool = False
+    ) -> None:
         """See :class:`launcher.agent.agreement.FailureExchange`."""
 
         def say(watched: _Watched) -> None:
-            store, latest = watched.round.store, watched.round.store.add(SUSPICIONS, 0)
-            for number in range(watched.looks_told + 1, latest + 1):
-                if came_back:
-                    store.set(_came_back(number, store.add(_comebacks(number), 1)), json.dumps(came_back))
-                store.add(_looks(number), 1)
-            watched.looks_told = watched.looks_wanted = latest
+            if not is_brief:
+                watched.only_waits = only_waits
+            (watched.confirmations if is_brief else watched.looks).tell(watched.round.store, came_back)
 
         self._of(generation, say)
 
@@ -191,7 +187,7 @@ class StoreExchange:
 
     def _look_for_more(self, watched: _Watched) -> None:
         """Ask once; only a suspicion that is new is worth asking more often for."""
-        if watched is self._watched and watched.round.store.add(SUSPICIONS, 0) > watched.looks_wanted:
+        if watched is self._watched and watched.looks.are_new(watched.round.store):
             self._watch_on(watched.round.generation)
 
     def _all(self) -> list[_Watched]:
@@ -223,16 +219,19 @@ class StoreExchange:
         if not watched.is_awaited(now_ns):
             return
         if watched.given_ns is None:
-            wanted = store.add(SUSPICIONS, 0)
-            if wanted > watched.looks_wanted:
-                watched.looks_wanted = wanted
+            if watched.looks.take_new(store):
                 self._hear(Heard(generation, Word.LOOK))
-            own = watched.own_suspicion
-            if own is not None and store.add(_looks(own), 0) >= watched.round.size:
-                watched.own_suspicion = None
-                told = range(1, min(store.add(_comebacks(own), 0), _MOST_COMEBACKS) + 1)
-                values = (value for place in told for value in json.loads(store.get(_came_back(own, place))))
-                self._hear(Heard(generation, Word.PROCEED, came_back=tuple(values)))
+            if watched.confirmations.take_new(store):
+                self._hear(Heard(generation, Word.CONFIRM))
+            came_back = watched.looks.answers(store, watched.round.size)
+            if came_back is not None and watched.only_waits:
+                watched.confirmations.ask(store)
+                self._hear(Heard(generation, Word.CONFIRM))
+                came_back = None
+            if came_back is None:
+                came_back = watched.confirmations.answers(store, watched.round.size)
+            if came_back is not None:
+                self._hear(Heard(generation, Word.PROCEED, came_back=came_back))
             return
         if watched.round.group_rank == 0 and not watched.is_gathered:
             self._gather(watched, now_ns)
@@ -277,15 +276,3 @@ _STORY = "ft/story"
 
 def _account(group_rank: int) -> str:
     return f"ft/account/{group_rank}"
-
-
-def _looks(suspicion: int) -> str:
-    return f"ft/looks/{suspicion}"
-
-
-def _comebacks(suspicion: int) -> str:
-    return f"ft/comebacks/{suspicion}"
-
-
-def _came_back(suspicion: int, place: int) -> str:
-    return f"ft/comebacks/{suspicion}/{place}"

@@ -116,10 +116,8 @@ class WatchOrder(NamedTuple):
     local_rank: int
     rank: int
     cell: str
-    pid: int = 0
-    """The worker process; 0 where somebody else starts it and the cell will tell."""
-    startup_at_ns: int = 0
-    """By when the rank must have initialised monitoring; 0 is no limit."""
+    pid: int = 0  # the worker process; 0 where somebody else starts it and the cell will tell
+    startup_at_ns: int = 0  # by when the rank must have initialised monitoring; 0 is no limit
     started_ns: int = 0
     has_others: bool = False  # the job has ranks on other nodes
     startup_origin: str | None = None
@@ -173,6 +171,7 @@ class Look(NamedTuple):
     generation: int
     may_signal: bool
     """Where py-spy is missing, a signal may ask them for their stacks: they will be ended, whatever it does to them."""
+    is_brief: bool = False  # only who came back since the last look is to be told
 
 
 class Proceed(NamedTuple):
@@ -203,8 +202,8 @@ class HangReport(NamedTuple):
     incident: Incident
     condemned: tuple[int, ...]
     """The local ranks that are about to be signalled."""
-    problem: str | None
-    """Why the incident could not be written."""
+    problem: str | None  # why the incident could not be written
+    only_waits: bool = False  # they wait in a collective, and nobody of this node is to blame
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
@@ -229,18 +228,19 @@ class Looked(NamedTuple):
     generation: int
     incident: Incident | None
     came_back: tuple[int, ...] = ()  # see launcher.monitor.comebacks.Comebacks.told
+    is_brief: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
         document = self.incident.to_json(is_short=True) if self.incident is not None else None
-        return {"generation": self.generation, "incident": document, "came_back": self.came_back}
+        return {**self._asdict(), "incident": document}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Looked:
         """Return the message that :meth:`to_json` took apart."""
         document = fields["incident"]
         seen = Incident.from_json(document) if document is not None else None
-        return cls(fields["generation"], seen, tuple(fields["came_back"]))
+        return cls(fields["generation"], seen, tuple(fields["came_back"]), fields["is_brief"])
 
 
 class Spared(NamedTuple):

@@ -37,7 +37,7 @@ from launcher.monitor.messages import (
     Watch,
     WatchOrder,
 )
-from launcher.monitor.other_nodes import busy_until_ns, look_for_others, reporter_to
+from launcher.monitor.other_nodes import answer_briefly, busy_until_ns, look_for_others, reporter_to
 from launcher.monitor.parent_channel import ParentChannel
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.replacement_rules import StoppedLauncher
@@ -65,34 +65,30 @@ class Monitor:
 
     def __init__(self, settings: MonitorSettings) -> None:
         self._settings = settings
-        self._channel = ParentChannel(settings.channel)
-        self._parent = settings.parent_pidfd
+        self._channel, self._parent = ParentChannel(settings.channel), settings.parent_pidfd
         self._ranks: dict[tuple[int, int], RankMonitor] = {}
         self._sessions: dict[int, set[int]] = {}  # by generation
+        # Generations of which the launcher was told a verdict: it ends all of their ranks, whoever else is late.
         self._settled: set[int] = set()
-        """Generations of which the launcher was told a verdict: it ends all of their ranks, whoever else is late."""
-        self._parent_is_alive = True
-        self._told_to_stop = False
+        self._parent_is_alive, self._told_to_stop = True, False
         self._look_for_parts_ns = 0
         self._missing: collections.deque[list[str]] = collections.deque(maxlen=1)
         # A thread of its own: where the run folder is on a file system that hangs, only this one does.
         self._parts_looker = Background("ft_parts", 1)
         self._parts_looker.start()
         self._fence = self._start_fence(settings.lease)
-        self._parent_pid = os.getppid()
-        self._stopped = StoppedLauncher()
+        self._parent_pid, self._stopped = os.getppid(), StoppedLauncher()
         self._lost = LostTime(settings.lost_time)
         self._writer, self._sources, self._comebacks = IncidentWriter(settings.log_folder), SourceReader(), Comebacks()
         self._machine = MachineEvidence([settings.log_folder], nvml_bindings=settings.nvml_bindings)
         self._rules: DeadlineRules[RankMonitor] = DeadlineRules(
-            self._clock,
-            lambda ns: time.sleep(ns / NS_PER_SECOND),
-            self._lost.freezes,
+            *(self._clock, lambda ns: time.sleep(ns / NS_PER_SECOND), self._lost.freezes),
             settings.config.smallest_limit_ns,
         )
+        self._looked: Findings[RankMonitor] = Findings([], {}, 0)  # for other nodes
         self._poll = select.epoll()
-        self._poll.register(self._channel, select.EPOLLIN)
-        self._poll.register(self._parent, select.EPOLLIN)
+        for heard in (self._channel, self._parent):
+            self._poll.register(heard, select.EPOLLIN)
 
     def run(self) -> None:
         """Watch until told to stop, or the parent dies."""
@@ -146,8 +142,8 @@ class Monitor:
             return
         self._lost.announce_work(busy_until_ns(findings.seen_ns, config))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-        reporter = reporter_to(self._channel, self._machine, everybody, findings.seen_ns, config, self._comebacks)
-        means = self._rules, self._settings, self._writer, self._sources, reporter, self._comebacks
+        report = reporter_to(self._channel, self._machine, everybody, findings.seen_ns, config, self._comebacks)
+        means = self._rules, self._settings, self._writer, self._sources, report, self._comebacks
         signalled = terminate(findings, everybody, *means)
         self._lost.announce_work(0)
         if signalled:
@@ -161,8 +157,12 @@ class Monitor:
 
     def _look_for_others(self, order: Look) -> None:
         ranks = [rank for rank in self._judged() if rank.order.generation == order.generation]
+        if order.is_brief:
+            answer_briefly(order.generation, ranks, self._looked, self._channel, self._comebacks)
+            return
         self._lost.announce_work(busy_until_ns(self._clock(), self._settings.config))
-        look_for_others(order, ranks, self._settings, self._sources, self._channel, self._machine, self._comebacks)
+        means = self._settings, self._sources, self._channel, self._machine, self._comebacks
+        self._looked = look_for_others(order, ranks, *means)
         self._lost.announce_work(0)
 
     def _kill_survivors(self, now_ns: int) -> None:

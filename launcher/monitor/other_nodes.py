@@ -32,10 +32,11 @@ from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.parent_channel import ParentChannel
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.termination import Reporter
-from launcher.monitor.waiters import moved_since
+from launcher.monitor.waiters import moved_since, only_wait
+from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["busy_until_ns", "look_for_others", "reporter_to"]
+__all__ = ["answer_briefly", "busy_until_ns", "look_for_others", "reporter_to"]
 
 
 _PART = 0.6
@@ -69,8 +70,13 @@ def reporter_to(
     order = everybody[0].order
     generation, until_ns = order.generation, seen_ns + int(config.stack_capture_timeout * NS_PER_SECOND)
 
+    findings: Findings[RankMonitor] = Findings([], _views(everybody), seen_ns)
+    may_answer = False
+
     def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
-        channel.tell(HangReport(generation, incident, tuple(condemned), problem))
+        nonlocal may_answer
+        may_answer = only_wait(incident, condemned)
+        channel.tell(HangReport(generation, incident, tuple(condemned), problem, only_waits=may_answer))
 
     def tell_near_misses(near_misses: Sequence[NearMiss]) -> None:
         came_back = comebacks.told(generation, time.monotonic_ns())
@@ -87,6 +93,13 @@ def reporter_to(
         channel.forget_word(generation)
         channel.tell(Suspected(generation))
 
+    def answer() -> None:
+        answer_briefly(generation, everybody, findings, channel, comebacks)
+
+    def await_others() -> tuple[int, ...]:
+        # Who has one to blame answers when it has looked once more: that one may be spared.
+        return channel.await_word(generation, until_ns, answer if may_answer else None)
+
     if not order.has_others:
         return Reporter(tell_incident, tell_near_misses, is_being_ended, machine=facts)
     return Reporter(
@@ -95,7 +108,7 @@ def reporter_to(
         is_being_ended,
         machine=facts,
         suspicion=tell_suspicion,
-        await_others=lambda: channel.await_word(generation, until_ns),
+        await_others=await_others,
     )
 
 
@@ -107,7 +120,7 @@ def look_for_others(
     channel: ParentChannel,
     machine: MachineEvidence,
     comebacks: Comebacks,
-) -> None:
+) -> Findings[RankMonitor]:
     """Tell the launcher what can be seen of this node's ranks.
 
     Args:
@@ -118,21 +131,52 @@ def look_for_others(
         channel: To the launcher.
         machine: What the machine tells goes into the incident.
         comebacks: Who came back before.
+
+    Returns:
+        What the ranks said then.
     """
     incident: Incident | None = None
     moved: list[Comeback] = []
+    before: Findings[RankMonitor] = Findings([], _views(ranks), time.monotonic_ns())
     if ranks and not channel.is_being_ended(order.generation):
-        views = {rank: view for rank in ranks if (view := rank.view()) is not None}
-        seen: Findings[RankMonitor] = Findings([], {}, time.monotonic_ns())
         # The node that has asked waits for so long from its verdict on; a process that is stuck uses up what there is.
         hurried = settings.config._replace(stack_capture_timeout=_PART * settings.config.stack_capture_timeout)
         settings = settings._replace(config=hurried)
+        seen: Findings[RankMonitor] = Findings([], {}, before.seen_ns)
         incident = incident_whatever_happens(seen, ranks, settings, sources, may_signal=order.may_signal)
         facts = machine.facts(LONGEST_MACHINE_SECONDS, _names(ranks), ranks[0].order.started_ns)
         incident = trimmed(incident._replace(machine=facts))
-        seen = Findings([], views, seen.seen_ns)
-        moved = [each for rank in ranks if (each := moved_since(rank, seen)) is not None]
+        moved = _moved(ranks, before)
     channel.tell(Looked(order.generation, incident, comebacks.told(order.generation, time.monotonic_ns(), moved)))
+    return before
+
+
+def answer_briefly(
+    generation: int,
+    ranks: Sequence[RankMonitor],
+    before: Findings[RankMonitor],
+    channel: ParentChannel,
+    comebacks: Comebacks,
+) -> None:
+    """Tell the launcher who of this node has come back, since all were looked at or before.
+
+    Args:
+        generation: Of the ranks.
+        ranks: Those that are watched.
+        before: What they said when they were looked at.
+        channel: To the launcher.
+        comebacks: Who came back before.
+    """
+    came_back = comebacks.told(generation, time.monotonic_ns(), _moved(ranks, before))
+    channel.tell(Looked(generation, None, came_back, is_brief=True))
+
+
+def _views(ranks: Sequence[RankMonitor]) -> dict[RankMonitor, CellView]:
+    return {rank: view for rank in ranks if (view := rank.view()) is not None}
+
+
+def _moved(ranks: Sequence[RankMonitor], before: Findings[RankMonitor]) -> list[Comeback]:
+    return [each for rank in ranks if (each := moved_since(rank, before)) is not None]
 
 
 def _names(ranks: Sequence[RankMonitor]) -> dict[int, str]:

@@ -9,10 +9,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from launcher.monitor.messages import MESSAGE_SIZE, ORDERS, REPORTS, Forget, MonitorOrder, MonitorReport, Proceed
+from launcher.monitor.messages import MESSAGE_SIZE, ORDERS, REPORTS, Forget, Look, MonitorOrder, MonitorReport, Proceed
 from launcher.processes.message_format import MessageError
 from launcher.records.console import announce
 
@@ -91,12 +91,13 @@ class ParentChannel:
         for each in stale:
             self._arrived.remove(each)
 
-    def await_word(self, generation: int, end_ns: int) -> tuple[int, ...]:
+    def await_word(self, generation: int, end_ns: int, answer: Callable[[], None] | None = None) -> tuple[int, ...]:
         """Wait until the parent says that a generation's late ranks may be signalled, or ends it, or the time is up.
 
         Args:
             generation: Which.
             end_ns: ``CLOCK_MONOTONIC``.
+            answer: Answers brief looks meanwhile; None: they are answered later.
 
         Returns:
             Who came back on other nodes, as it has said (:class:`Proceed`).
@@ -105,6 +106,10 @@ class ParentChannel:
         poller.register(self._socket, select.POLLIN)
         while not self.is_closed and not self.is_being_ended(generation):
             left_ns = end_ns - time.monotonic_ns()
+            for asked in [each for each in self._arrived if each.order == Look(generation, False, is_brief=True)]:
+                if answer is not None:
+                    self._arrived.remove(asked)
+                    answer()
             for word in [each.order for each in self._arrived if isinstance(each.order, Proceed)]:
                 if word.generation == generation:
                     return word.came_back

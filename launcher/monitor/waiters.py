@@ -14,7 +14,7 @@ from launcher.monitor.comebacks import Comeback, explaining
 from launcher.monitor.deadline_rules import Case, Findings
 from launcher.monitor.rank_monitor import RankMonitor
 
-__all__ = ["comeback_of", "moved_since", "still_silent", "waited_for"]
+__all__ = ["comeback_of", "moved_since", "only_wait", "still_silent", "waited_for"]
 
 Standing = Sequence[Case[RankMonitor]]
 
@@ -60,6 +60,12 @@ def waited_for(
         return culprits[0] if returned.issuperset(culprits) else None
     late = [case.rank.order.rank for case in back if case.was_late]
     return next(iter((*late, *(each.rank for each in silent))), None)
+
+
+def only_wait(incident: Incident, condemned: Collection[int]) -> bool:
+    """Return whether these local ranks wait in a collective, and nobody of this node is to blame."""
+    waiting = {rank.local_rank for rank in incident.ranks if rank.waits_in is not None}
+    return not incident.culprits and waiting.issuperset(condemned)
 
 
 def comeback_of(case: Case[RankMonitor]) -> Comeback:

@@ -15,10 +15,15 @@ class Suspicion(NamedTuple):
 
 
 class LookRequest(NamedTuple):
-    """The leader's word that follows from it: look at your ranks now."""
+    """The leader's word that follows from it: look at your ranks now.
+
+    Args:
+        is_brief: All have looked already: only say who came back since.
+    """
 
     generation: int
     job: str = ""
+    is_brief: bool = False
 
 
 class LookDone(NamedTuple):
@@ -27,11 +32,15 @@ class LookDone(NamedTuple):
     Args:
         came_back: Three numbers for each rank that was silent and has come back: rank, nanoseconds since then,
             nanoseconds for which it was silent.
+        only_waits: It suspects ranks that wait in a collective, and nobody of its own is to blame.
+        is_brief: It answers a brief request.
     """
 
     generation: int
     job: str = ""
     came_back: tuple[int, ...] = ()
+    only_waits: bool = False
+    is_brief: bool = False
 
 
 class Proceed(NamedTuple):

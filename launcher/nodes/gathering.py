@@ -5,7 +5,9 @@ and neither needs the other:
 
 * *Looks*, while the generation runs. A node whose rank is late says so (``Suspicion``); the leader has all others look
   at their ranks (``LookRequest``), each says when it has (``LookDone``), and then the late ranks may be signalled
-  (``Proceed``, which tells who came back meanwhile). A verdict that is withdrawn leaves nothing behind.
+  (``Proceed``, which tells who came back meanwhile). Where these only wait, and nobody on their node is to blame, all
+  say once more who came back, after the other late ranks may be signalled: one for which they wait may have been spared
+  then. A verdict that is withdrawn leaves nothing behind.
 * *The story*, once the nodes have agreed that the generation is over. Each gives its ``Account``, the looks of before
   included; the leader decides once all have come, or the time is up, and tells everybody (``Story``).
 
@@ -16,10 +18,10 @@ would keep them, and a restart would wait for their replication, for a text that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher.nodes.failure_messages import Account, LookDone, LookRequest, Proceed, Story, Suspicion
+from launcher.nodes.looks import Looks
 from launcher.nodes.membership import Membership, Phase
 
 __all__ = [
@@ -37,10 +39,6 @@ LONGEST_GATHERING_NS = 800_000_000
 """From when the generation is over; within a second of the verdict people are to read who caused it."""
 _LONGEST_WAIT_NS = 2_000_000_000
 _WAIT_OF_A_NODE_NS = 2_000_000  # for each node of the job, whose account has to be read
-_LOOKS_COUNT_NS = 1_000_000_000
-"""For how long a look is one and the same, whoever else suspects a rank."""
-_MOST_COMEBACKS = 256
-"""How many are passed on, the longest silent first: a word to a monitor has 64 KiB."""
 _REPEAT_NS = 250_000_000
 _REPEAT_OF_A_NODE_NS = 1_000_000
 """For each node of the job: who leads takes a thousand accounts a second at most."""
@@ -78,9 +76,7 @@ class _Open:
 
     def __init__(self, members: dict[str, str]) -> None:
         self.members = members  # name to host
-        self.looks_began_ns: int | None = None
-        self.suspecting: set[str] = set()
-        self.have_looked: dict[str, tuple[int, tuple[int, ...]]] = {}  # when that was told, and who came back
+        self.looks = Looks()
         self.over_ns: int | None = None
         self.why = ""
         self.accounts: dict[str, str] = {}
@@ -118,31 +114,20 @@ class Gatherer:
         known = self._of(message.generation)
         if known is None or sender not in known.members:
             return
-        if isinstance(message, Suspicion):
-            self._suspected(known, sender, message.generation, now_ns)
-        elif isinstance(message, LookDone):
-            known.have_looked[sender] = now_ns, message.came_back
+        if isinstance(message, (Suspicion, LookDone)):
+            if isinstance(message, Suspicion):
+                self.outbox += known.looks.suspected(sender, known.members, message.generation, now_ns)
+            else:
+                known.looks.told(sender, message, now_ns)
             self._let_proceed(known, message.generation, now_ns)
         elif known.story is not None:
             self.outbox.append((sender, known.story))
         else:
             known.accounts[sender] = message.text
 
-    def _suspected(self, known: _Open, sender: str, generation: int, now_ns: int) -> None:
-        """Have the other members look at their ranks, unless they do already."""
-        if known.looks_began_ns is None or now_ns - known.looks_began_ns > _LOOKS_COUNT_NS:
-            known.looks_began_ns = now_ns
-            known.have_looked.clear()
-            self.outbox += [(name, LookRequest(generation)) for name in known.members if name != sender]
-        known.suspecting.add(sender)
-        self._let_proceed(known, generation, now_ns)
-
     def _let_proceed(self, known: _Open, generation: int, now_ns: int) -> None:
-        nodes = self._membership.nodes
-        if known.suspecting and all(name in known.have_looked for name in known.members if name in nodes):
-            came_back = _aged(known.have_looked.values(), now_ns)
-            self.outbox += [(name, Proceed(generation, came_back=came_back)) for name in known.suspecting]
-            known.suspecting.clear()
+        members = [name for name in known.members if name in self._membership.nodes]
+        self.outbox += known.looks.proceed(members, generation, now_ns)
 
     def flush(self, now_ns: int) -> None:
         """Hand over what is complete, or has taken as long as it may."""
@@ -202,13 +187,6 @@ class Gatherer:
         return self._open.get(generation)
 
 
-def _aged(looks: Iterable[tuple[int, tuple[int, ...]]], now_ns: int) -> tuple[int, ...]:
-    """Return who came back on all nodes, with the time added that has passed since it was told."""
-    told = [(at_ns, said[place : place + 3]) for at_ns, said in looks for place in range(0, len(said) - 2, 3)]
-    rows = sorted(((row[0], row[1] + now_ns - at_ns, row[2]) for at_ns, row in told), key=lambda row: -row[2])
-    return tuple(value for row in rows[:_MOST_COMEBACKS] for value in row)
-
-
 def host_in(name: str) -> str:
     """Return the host in the name of an incarnation, ``host-pid-token``."""
     return name.rsplit("-", 2)[0]
@@ -219,6 +197,8 @@ class Word:
 
     LOOK = "look"
     """It is to look at its ranks."""
+    CONFIRM = "confirm"
+    """It is to say who came back since."""
     PROCEED = "proceed"
     """All nodes have looked at theirs."""
     STORY = "story"
@@ -263,9 +243,15 @@ class NodeAccounts:
         """Say that a rank of this node is late."""
         self.outbox.append(Suspicion(generation))
 
-    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
-        """Say that this node has looked at its ranks, and who came back here."""
-        self.outbox.append(LookDone(generation, came_back=came_back))
+    def looked(self, generation: int, came_back: tuple[int, ...] = (), **how: bool) -> None:
+        """Say that this node has looked at its ranks, and who came back here.
+
+        Args:
+            generation: Which.
+            came_back: Who.
+            **how: What :class:`.LookDone` has besides.
+        """
+        self.outbox.append(LookDone(generation, "", came_back, **how))
 
     def give(self, generation: int, text: str, now_ns: int, size: int = 1) -> None:
         """Say what this node has seen of its ranks, until the story is heard."""
@@ -279,7 +265,7 @@ class NodeAccounts:
     def receive(self, message: LookRequest | Proceed | Story) -> None:
         """Note what the leader says."""
         if isinstance(message, LookRequest):
-            self.heard.append(Heard(message.generation, Word.LOOK))
+            self.heard.append(Heard(message.generation, Word.CONFIRM if message.is_brief else Word.LOOK))
         elif isinstance(message, Proceed):
             self.heard.append(Heard(message.generation, Word.PROCEED, came_back=message.came_back))
         else:

@@ -162,9 +162,9 @@ class Plane:
         """Say that a rank of this node is late, so that the other nodes look at theirs."""
         self._say_of_failure(lambda now_ns: self._protocol.accounts.suspect(generation))
 
-    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
-        """Say that this node has looked at its ranks, and who came back here."""
-        self._say_of_failure(lambda now_ns: self._protocol.accounts.looked(generation, came_back))
+    def looked(self, generation: int, came_back: tuple[int, ...] = (), **how: bool) -> None:
+        """See :meth:`.NodeAccounts.looked`."""
+        self._say_of_failure(lambda now_ns: self._protocol.accounts.looked(generation, came_back, **how))
 
     def give_account(self, generation: int, text: str) -> None:
         """Say what this node has seen of its ranks in a generation that is over."""

@@ -113,7 +113,7 @@ exec {find_py_spy()} "$@"
     )
     py_spy.chmod(0o755)
     job = launch(
-        *("comes_back.py", tmp_path, 1),
+        *("comes_back.py", tmp_path, "asked", 1),
         options=["--max-restarts", 0],
         env={"FT_PY_SPY": str(py_spy)},
         rank_section_timeouts="step:3",

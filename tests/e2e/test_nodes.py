@@ -263,17 +263,21 @@ def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: 
     assert [rank.rank for rank in incident.condemned] == [0]
 
 
+@pytest.mark.parametrize("when", ["is looked at", "is about to be signalled"])
 @pytest.mark.parametrize("membership", ["elastic", "torch"])
 def test_who_waits_for_a_rank_of_another_node_that_comes_back_is_spared(
-    launch_nodes: Callable[..., list[Any]], tmp_path: Path, membership: str
+    launch_nodes: Callable[..., list[Any]], tmp_path: Path, membership: str, when: str
 ) -> None:
     """The node of the one that came back withdrew its verdict, and the other one killed who waited."""
     py_spy = tmp_path / "py-spy-that-waits"
     wait = f"for _ in $(seq 6000); do [ -e {tmp_path}/back ] && break; sleep 0.01; done"
+    if when == "is about to be signalled":  # the node of the one has written its incident, and waits for this one
+        wait = f'for a in "$@"; do [ -e {tmp_path}/pid-$a-of-rank-1 ] && exec {find_py_spy()} "$@"; done\n{wait}'
     py_spy.write_text(f'#!/bin/sh\ntouch {tmp_path}/asked\n{wait}\nexec {find_py_spy()} "$@"\n')
     py_spy.chmod(0o755)
+    comes_for = "asked" if when == "is looked at" else "job*/logs/*/incidents/*/incident.json"
     nodes = launch_nodes(
-        *("comes_back.py", tmp_path, 2),
+        *("comes_back.py", tmp_path, comes_for, 2),
         nproc=1,
         options=("--max-restarts", 0, "--ft-membership", membership),
         env={"FT_PY_SPY": str(py_spy)},

@@ -1,6 +1,7 @@
 """Two ranks of gloo, one of which comes back when it is looked at for its limit, and needs a while to go on.
 
-Arguments: the folder of the test, and how many verdicts are to be withdrawn before it goes on.
+Arguments: the folder of the test, for which file the one comes back, and how many verdicts are to be withdrawn before
+it goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.distributed as dist
 
 from resilience_core import RankMonitorClient
 
-RANK, FOLDER, VERDICTS = int(os.environ["RANK"]), Path(sys.argv[1]), int(sys.argv[2])
+RANK, FOLDER, COMES_FOR, VERDICTS = int(os.environ["RANK"]), Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
 
 def wait_for(condition: str, name: str, count: int = 1) -> None:
@@ -26,6 +27,7 @@ def wait_for(condition: str, name: str, count: int = 1) -> None:
         time.sleep(0.001)
 
 
+(FOLDER / f"pid-{os.getpid()}-of-rank-{RANK}").touch()
 client = RankMonitorClient()
 client.init_workload_monitoring()
 dist.init_process_group("gloo")
@@ -33,7 +35,7 @@ for number in range(3):
     dist.barrier()
     with client.section("step"):
         if RANK == 1 and number == 1:
-            wait_for("nobody has asked for stacks", "asked")
+            wait_for("nobody is looked at", COMES_FOR)
     if RANK == 1 and number == 1:
         (FOLDER / "back").touch()
         wait_for("not every verdict was withdrawn", "job*/logs/*/near_misses/*/incident.json", VERDICTS)

@@ -48,7 +48,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
-        self.came_back: list[tuple[int, ...]] = []
+        self.came_back: list[tuple[tuple[int, ...], set[str]]] = []
         self.accounts: list[NodeAccount] = []
         self.stories: list[tuple[int, str]] = []
         self.has_decided = threading.Event()
@@ -59,9 +59,9 @@ class Exchange:
     def suspect(self, generation: int) -> None:
         self.said.append(("suspect", generation))
 
-    def looked(self, generation: int, came_back: tuple[int, ...] = ()) -> None:
+    def looked(self, generation: int, came_back: tuple[int, ...] = (), **how: bool) -> None:
         self.said.append(("looked", generation))
-        self.came_back.append(came_back)
+        self.came_back.append((came_back, {name for name, value in how.items() if value}))
 
     def give_account(self, generation: int, text: str) -> None:
         self.said.append(("account", generation))
@@ -163,6 +163,19 @@ def test_the_monitor_is_asked_once_until_it_has_answered(made: Made) -> None:
     made.stories.heard(Heard(3, Word.LOOK))
     made.stories.pass_on()
     assert len(made.orders) == 2
+
+
+def test_the_monitor_says_briefly_who_came_back_whatever_it_has_not_answered(made: Made) -> None:
+    made.stories.heard(Heard(3, Word.LOOK))
+    made.stories.heard(Heard(3, Word.CONFIRM))
+    made.stories.pass_on()
+    assert made.orders == [Look(3, may_signal=False), Look(3, may_signal=False, is_brief=True)]
+    made.stories.looked(None, 3, (1, 2, 3), is_brief=True)
+    made.stories.heard(Heard(3, Word.LOOK))
+    made.stories.pass_on()
+    assert len(made.orders) == 2  # the look was not answered by that
+    made.stories.has_verdict(3, (4, 5, 6), only_waits=True)
+    assert made.exchange.came_back == [((1, 2, 3), {"is_brief"}), ((4, 5, 6), {"only_waits"})]
 
 
 def test_a_monitor_that_has_never_answered_is_asked_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,28 @@ def test_who_came_back_is_told_to_who_suspects_and_not_at_the_next_suspicion(job
 
 
 @pytest.mark.usefixtures("without_hurry")
+def test_who_only_waits_proceeds_once_all_have_said_who_came_back_since(job: Job) -> None:
+    nodes = first, second = job.start(2)
+    for node in nodes:
+        node.exchange.suspect(0)
+        node.has_done()
+    assert first.next_heard() == LOOK
+    first.exchange.looked(0)
+    first.has_done()
+    second.exchange.looked(0, (1, 2, 3), only_waits=True)
+    assert first.next_heard() == Heard(0, Word.PROCEED, came_back=(1, 2, 3))
+    assert [node.next_heard() for node in (first, second)] == [Heard(0, Word.CONFIRM)] * 2
+    second.exchange.looked(0, is_brief=True)
+    second.has_done()
+    assert second.all_heard.empty()
+    first.exchange.looked(0, (4, 5, 6), is_brief=True)
+    assert second.next_heard() == Heard(0, Word.PROCEED, came_back=(4, 5, 6))
+    for node in nodes:
+        node.has_done()
+        assert node.all_heard.empty()
+
+
+@pytest.mark.usefixtures("without_hurry")
 def test_a_later_suspicion_makes_them_look_anew(job: Job) -> None:
     first, second = job.start(2)
     for _ in range(2):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.incidents.incident import ELSEWHERE, Incident
+from launcher.incidents.rank_report import RankReport
 from launcher.monitor import hang_incident, other_nodes, rank_evidence
 from launcher.monitor.comebacks import Comeback, Comebacks
 from launcher.monitor.deadline_rules import Findings
@@ -28,7 +29,7 @@ from launcher.monitor.messages import (
     Proceed,
     WatchOrder,
 )
-from launcher.monitor.other_nodes import look_for_others, reporter_to
+from launcher.monitor.other_nodes import answer_briefly, look_for_others, reporter_to
 from launcher.monitor.parent_channel import ParentChannel
 from resilience_core.config.schema import FaultToleranceConfig
 
@@ -244,6 +245,43 @@ def test_a_look_tells_who_came_back_before_and_meanwhile(channel: Channel, monke
     assert looked.came_back[1] >= 2 * S
     assert looked.came_back[2::3] == (7 * S, pytest.approx(5 * S, abs=60 * S))
     assert [each.rank for each in known.of(3)] == [9]
+
+
+def test_a_brief_look_tells_who_came_back_since(channel: Channel) -> None:
+    now_ns, known = time.monotonic_ns(), Comebacks()
+    rank, other = rank_of(WatchOrder(3, 0, 4, "cell")), rank_of(WatchOrder(3, 1, 5, "cell"))
+    before: Any = SimpleNamespace(pid=4711, start_time=1, last_sign_ns=now_ns - 5 * S)
+    rank.view().last_sign_ns = now_ns
+    other.view().last_sign_ns = now_ns - 5 * S
+    known.note(3, [Comeback(9, now_ns, 60 * S)])
+    answer_briefly(3, [rank, other], Findings([], {rank: before, other: before}, now_ns), channel.monitor, known)
+    (looked,) = channel.told()
+    assert (looked.incident, looked.is_brief, looked.came_back[0::3]) == (None, True, (9, 4))
+
+
+@pytest.mark.parametrize(
+    ("waits", "culprit", "answers"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_who_only_waits_answers_others_while_it_is_kept_waiting(
+    channel: Channel, waits: bool, culprit: bool, answers: bool
+) -> None:
+    """Who has one to blame answers when it has looked at that one once more, and two who wait for each other must."""
+    order = WatchOrder(3, 0, 0, "cell", has_others=True)
+    rank = rank_of(order)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank], time.monotonic_ns(), CONFIG, Comebacks())
+    reports = (
+        RankReport(0, 0, 7, waits_in="all_reduce" if waits else None),
+        RankReport(1, 1, 8, is_culprit=culprit),
+    )
+    reporter.incident(INCIDENT._replace(ranks=reports), [0], None)
+    brief = Look(3, False, is_brief=True)
+    for each in (Look(2, False, is_brief=True), brief, Proceed(3, (1, 2, 3))):
+        channel.order(each)
+    assert reporter.await_others() == (1, 2, 3)
+    report, *looked = channel.told()
+    assert report.only_waits is answers
+    assert [(each.generation, each.is_brief) for each in looked] == ([(3, True)] if answers else [])
+    assert (brief in [arrived.order for arrived in channel.monitor.take()]) is not answers
 
 
 def test_a_verdict_that_is_withdrawn_tells_who_came_back(channel: Channel) -> None:

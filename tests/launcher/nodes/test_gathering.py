@@ -68,8 +68,8 @@ class Job:
     def suspects(self, name: str, generation: int = 0) -> None:
         self.gatherer.receive(name, Suspicion(generation), self.now)
 
-    def looks(self, name: str, generation: int = 0, came_back: tuple[int, ...] = ()) -> None:
-        self.gatherer.receive(name, LookDone(generation, came_back=came_back), self.now)
+    def looks(self, name: str, generation: int = 0, came_back: tuple[int, ...] = (), **how: bool) -> None:
+        self.gatherer.receive(name, LookDone(generation, "", came_back, **how), self.now)
 
     def gathered(self) -> list[Gathered]:
         """Return what is complete now."""
@@ -125,6 +125,85 @@ def test_who_came_back_is_passed_on_with_the_time_since_it_was_told() -> None:
     assert job.sent() == [(B, Proceed(0, came_back=(2, 28, 600, 1, 18, 500, 3, 31, 400)))]
 
 
+def brief_to(*names: str) -> list[tuple[str, LookRequest]]:
+    return [(name, LookRequest(0, is_brief=True)) for name in names]
+
+
+def test_who_only_waits_proceeds_once_all_have_said_who_came_back_since() -> None:
+    """The one that it waits for may be spared at the last moment: its node goes first, and answers after that."""
+    job = Job(*NAMES)
+    job.suspects(A)
+    job.suspects(B)
+    job.sent()
+    job.looks(A)
+    job.looks(B, only_waits=True)
+    job.looks(C, came_back=(5, 0, 9))
+    assert job.sent() == [(A, Proceed(0, came_back=(5, 0, 9))), *brief_to(*NAMES)]
+    job.now += 10
+    for name in (C, B, B):
+        job.looks(name, is_brief=True)
+        assert job.sent() == []
+    job.looks(A, came_back=(1, 2, 700), is_brief=True)
+    assert job.sent() == [(B, Proceed(0, came_back=(1, 2, 700, 5, 10, 9)))]
+    job.looks(A, is_brief=True)
+    assert job.sent() == []
+
+
+def test_where_all_only_wait_all_are_asked_once_more() -> None:
+    job = Job(*NAMES)
+    for name in NAMES:
+        job.suspects(name)
+    job.sent()
+    for name in NAMES:
+        job.looks(name, only_waits=True)
+    assert job.sent() == brief_to(*NAMES)
+    for name in NAMES:
+        job.looks(name, is_brief=True)
+    assert sorted(job.sent()) == [(name, Proceed(0)) for name in sorted(NAMES)]
+
+
+def test_who_has_gone_is_not_asked_who_came_back() -> None:
+    job = Job(*NAMES)
+    job.suspects(B)
+    job.sent()
+    job.lose(C)
+    job.looks(B, only_waits=True)
+    job.looks(A)
+    assert job.sent() == brief_to(A, B)
+    job.looks(B, is_brief=True)
+    job.lose(A)
+    job.gathered()
+    assert job.sent() == [(B, Proceed(0))]
+
+
+def test_who_has_waited_once_and_has_one_to_blame_now_proceeds_at_once() -> None:
+    job = Job(*NAMES)
+    for only_waits in (True, False):
+        job.suspects(B)
+        job.sent()
+        for name in NAMES:
+            job.looks(name, only_waits=only_waits and name == B)
+        if only_waits:
+            assert job.sent() == brief_to(*NAMES)
+            for name in NAMES:
+                job.looks(name, is_brief=True)
+        assert job.sent() == [(B, Proceed(0))]
+
+
+def test_what_was_answered_to_an_earlier_question_is_no_answer_to_this_one() -> None:
+    job = Job(*NAMES)
+    for _ in range(2):
+        job.suspects(B)
+        job.sent()
+        for name in NAMES:
+            job.looks(name, only_waits=name == B)
+        assert job.sent() == brief_to(*NAMES)
+        for name in NAMES:
+            assert job.sent() == []
+            job.looks(name, is_brief=True)
+        assert job.sent() == [(B, Proceed(0))]
+
+
 def test_the_longest_silent_are_passed_on_where_there_are_many() -> None:
     job = Job(*NAMES)
     job.suspects(B)
@@ -147,6 +226,8 @@ def test_all_who_suspect_proceed_and_nobody_looks_twice_for_that() -> None:
         job.looks(name)
     assert sorted(job.sent()) == [(B, Proceed(0)), (C, Proceed(0))]
     job.suspects(A)
+    assert job.sent() == []
+    job.looks(A)  # for its own suspicion
     assert job.sent() == [(A, Proceed(0))]
 
 
@@ -662,8 +743,9 @@ class Node:
 def test_what_a_node_says_of_looks_it_says_once_and_awaits_nothing() -> None:
     node = Node()
     node.accounts.suspect(3)
-    node.accounts.looked(3, (1, 2, 3))
-    assert node.wait() == [Suspicion(3), LookDone(3, came_back=(1, 2, 3))]
+    node.accounts.looked(3, (1, 2, 3), only_waits=True)
+    node.accounts.looked(3, is_brief=True)
+    assert node.wait() == [Suspicion(3), LookDone(3, "", (1, 2, 3), only_waits=True), LookDone(3, is_brief=True)]
     assert node.heard() == []
 
 
@@ -740,8 +822,13 @@ def test_what_is_said_of_looks_is_heard_and_answers_no_account() -> None:
     node.gives("it broke")
     node.sent()
     node.accounts.receive(LookRequest(0))
+    node.accounts.receive(LookRequest(0, is_brief=True))
     node.accounts.receive(Proceed(0, came_back=(1, 2, 3)))
-    assert node.heard() == [Heard(0, Word.LOOK), Heard(0, Word.PROCEED, came_back=(1, 2, 3))]
+    assert node.heard() == [
+        Heard(0, Word.LOOK),
+        Heard(0, Word.CONFIRM),
+        Heard(0, Word.PROCEED, came_back=(1, 2, 3)),
+    ]
     assert Account(0, "it broke") in node.wait()
     assert node.heard() == [SILENCE]
 

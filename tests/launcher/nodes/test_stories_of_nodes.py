@@ -650,6 +650,7 @@ def test_a_listener_that_fails_ends_no_plane(
     first.plane.looked(0)
     assert first.next_heard() == PROCEED
     second.plane.suspect(0)
+    second.plane.looked(0)
     assert second.next_heard() == PROCEED
     assert "please report this" in caplog.text
 

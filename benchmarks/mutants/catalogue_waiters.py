@@ -213,8 +213,8 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "through a store, who only waits asks and does not hear that it is asked",
         "launcher/agent/store_exchange.py",
-        "                watched.confirmations.ask(store)\n                self._hear(Heard(generation, Word.CONFIRM))\n",
-        "                watched.confirmations.ask(store)\n",
+        "ask(store)\n                self._hear(Heard(generation, Word.CONFIRM))\n",
+        "ask(store)\n",
         ("tests/launcher/agent/test_store_exchange.py",),
     ),
     Mutant(

@@ -192,8 +192,9 @@ def test_who_only_waits_proceeds_once_all_have_said_who_came_back_since(job: Job
     first.exchange.looked(0)
     first.has_done()
     second.exchange.looked(0, (1, 2, 3), only_waits=True)
-    assert first.next_heard() == Heard(0, Word.PROCEED, came_back=(1, 2, 3))
-    assert [node.next_heard() for node in (first, second)] == [Heard(0, Word.CONFIRM)] * 2
+    heard = [node.next_heard() for node in (second, first, first)]
+    assert heard[0] == Heard(0, Word.CONFIRM)
+    assert sorted(heard[1:]) == [Heard(0, Word.CONFIRM), Heard(0, Word.PROCEED, came_back=(1, 2, 3))]
     second.exchange.looked(0, is_brief=True)
     second.has_done()
     assert second.all_heard.empty()
@@ -202,6 +203,17 @@ def test_who_only_waits_proceeds_once_all_have_said_who_came_back_since(job: Job
     for node in nodes:
         node.has_done()
         assert node.all_heard.empty()
+
+
+@pytest.mark.usefixtures("without_hurry")
+def test_who_only_waits_and_answers_another_meanwhile_still_only_waits(job: Job) -> None:
+    first, second = job.start(2)
+    second.exchange.suspect(0)
+    second.exchange.looked(0, only_waits=True)
+    second.exchange.looked(0, is_brief=True)
+    second.has_done()
+    first.exchange.looked(0)
+    assert second.next_heard() == Heard(0, Word.CONFIRM)
 
 
 @pytest.mark.usefixtures("without_hurry")

@@ -89,6 +89,8 @@ def rank_report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: in
     """
     youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
     since_ns = youngest.opened_ns if youngest is not None else view.left_section_ns
+    if youngest is None and view.closings == 0 and view.last_heartbeat_ns > view.left_section_ns:
+        since_ns = 0  # it is monitored by heartbeats: that no section is open tells nothing
     return RankReport(
         rank=rank,
         local_rank=known.local_rank,

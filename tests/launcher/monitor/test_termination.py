@@ -562,6 +562,23 @@ def test_how_often_each_has_closed_its_section_tells_who_is_ahead(group: Group) 
     assert incident.why.startswith("likely: it has closed section 'step' 12 times, the other 11 times")
 
 
+@pytest.mark.parametrize(
+    ("heartbeat_s", "closed", "is_told"),
+    [(1, 0, False), (1, 3, True), (9, 0, True)],
+    ids=["heartbeats", "both", "none"],
+)
+def test_a_rank_that_is_monitored_by_heartbeats_alone_is_not_between_sections(
+    group: Group, heartbeat_s: int, closed: int, is_told: bool
+) -> None:
+    """It was said to have been there since it had initialised monitoring, and had sent a heartbeat right before."""
+    now_ns, words = time.monotonic_ns(), group.cells[1].words
+    words[FIRST_SECTION], words[FIRST_CLOSED] = CLOSED, closed
+    words[LEFT_SECTION], words[LAST_HEARTBEAT] = now_ns - 5 * S, now_ns - heartbeat_s * S
+    assert group.condemn() == [0]
+    ((incident, _, _),) = group.incidents
+    assert (incident.ranks[1].open_seconds is not None) is is_told
+
+
 def test_of_ranks_that_wait_for_the_store_nobody_has_skipped_a_collective(group: Group) -> None:
     frames = (Frame("_create_c10d_store", "torch/distributed/rendezvous.py", 190), Frame("main", "train.py", 9))
     group.stacks = {0: frames, 1: frames}

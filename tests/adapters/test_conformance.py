@@ -38,7 +38,7 @@ def test_megatron(tmp_path: Path, ddp_traces: dict[str, list[Event]]) -> None:
         assert plain(traces[name]) == plain(ddp_traces[name])
 
 
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize("package", [pytest.param("lightning.pytorch", marks=pytest.mark.long), "pytorch_lightning"])
 def test_lightning_under_both_names(tmp_path: Path, package: str, ddp_traces: dict[str, list[Event]]) -> None:
     """Both callbacks at once: no event is fired twice."""
     import scripted_lightning

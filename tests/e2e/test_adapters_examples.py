@@ -164,7 +164,7 @@ def test_without_scikit_learn_the_example_uses_up_no_restart(
     [
         pytest.param("lightning_digits.py --out out", "lightning_digits.py", marks=pytest.mark.long),
         pytest.param("hf_trainer.py --out out", "hf_trainer.py", marks=pytest.mark.long),
-        ("train_ddp_sections.py --out out", "digits.py"),
+        pytest.param("train_ddp_sections.py --out out", "digits.py", marks=pytest.mark.long),
     ],
 )
 def test_without_scikit_learn_the_example_says_so_alone(

@@ -77,6 +77,7 @@ def test_a_missing_collective_names_the_rank_that_skipped_it(launch: Callable[..
     assert job.stdout.count("sums 24 in generation 1") == 2
 
 
+@pytest.mark.long
 def test_a_rank_with_busy_threads_does_not_die_of_the_question_for_its_stack(launch: Callable[..., Any]) -> None:
     """Without py-spy, a signal had it read the stacks of running threads, and it died of SIGSEGV."""
     job = launch(

@@ -264,7 +264,7 @@ def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: 
 
 
 @pytest.mark.parametrize("when", ["is looked at", "is about to be signalled"])
-@pytest.mark.parametrize("membership", ["elastic", "torch"])
+@pytest.mark.parametrize("membership", ["elastic", pytest.param("torch", marks=pytest.mark.long)])
 def test_who_waits_for_a_rank_of_another_node_that_comes_back_is_spared(
     launch_nodes: Callable[..., list[Any]], tmp_path: Path, membership: str, when: str
 ) -> None:

@@ -120,6 +120,7 @@ def test_it_is_named_with_that_reason_where_the_wait_lasts():
     assert "because: it waited for a core 45 % of the time" in str(reports[-1].stragglers()[0])
 
 
+@pytest.mark.long
 def test_frequent_reports_do_not_make_a_wait_last():
     """Five periods of 15 s, in which it is explained, and then twelve."""
     job = Job()
@@ -131,6 +132,7 @@ def test_frequent_reports_do_not_make_a_wait_last():
     assert all(ranks == [VICTIM] for ranks in named(reports[first:]))
 
 
+@pytest.mark.long
 def test_what_is_explained_in_few_windows_of_a_period_does_not_last():
     job = Job()
     for _ in range(28):

@@ -24,8 +24,8 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "those outside a collective are spared with those that wait",
         "launcher/monitor/waiters.py",
-        "any(case.rank.order.local_rank not in waiting",
-        "all(case.rank.order.local_rank not in waiting",
+        ".issuperset(local_ranks)",
+        ".intersection(local_ranks) != set()",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
@@ -246,6 +246,13 @@ MUTANTS_OF_WAITERS = (
         ("tests/launcher/monitor/test_other_nodes.py",),
     ),
     Mutant(
+        "a brief look after a verdict tells who came back since a look of long ago",
+        "launcher/monitor/monitor.py",
+        "        self._looked = findings\n",
+        "",
+        ("tests/launcher/monitor/test_monitor.py",),
+    ),
+    Mutant(
         "a brief look is taken for the answer to a whole one",
         "launcher/agent/job_stories.py",
         "max(0, self._unanswered - (not is_brief))",
@@ -255,8 +262,8 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "who waits for a culprit of its own node is said to wait for others",
         "launcher/monitor/waiters.py",
-        "    return not incident.culprits and waiting",
-        "    return waiting",
+        "    return not incident.culprits and _all_wait",
+        "    return _all_wait",
         ("tests/launcher/monitor/test_other_nodes.py",),
     ),
     Mutant(

@@ -6,6 +6,7 @@ should it be lost: each node then tells what it has seen itself.
 
 What :mod:`launcher.nodes.gathering` sends as messages are keys here. Suspicions are counted; a node that has looked at
 its ranks says so for every suspicion up to then, and who suspects may signal once all nodes have said so for its own.
+Who only waits asks once more, who came back since, and signals when all have answered.
 """
 
 from __future__ import annotations

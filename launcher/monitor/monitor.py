@@ -81,11 +81,9 @@ class Monitor:
         self._lost = LostTime(settings.lost_time)
         self._writer, self._sources, self._comebacks = IncidentWriter(settings.log_folder), SourceReader(), Comebacks()
         self._machine = MachineEvidence([settings.log_folder], nvml_bindings=settings.nvml_bindings)
-        self._rules: DeadlineRules[RankMonitor] = DeadlineRules(
-            *(self._clock, lambda ns: time.sleep(ns / NS_PER_SECOND), self._lost.freezes),
-            settings.config.smallest_limit_ns,
-        )
-        self._looked: Findings[RankMonitor] = Findings([], {}, 0)  # for other nodes
+        pause, smallest_ns = (lambda ns: time.sleep(ns / NS_PER_SECOND)), settings.config.smallest_limit_ns
+        self._rules: DeadlineRules[RankMonitor] = DeadlineRules(self._clock, pause, self._lost.freezes, smallest_ns)
+        self._looked: Findings[RankMonitor] = Findings([], {}, 0)  # what all ranks said when they were last looked at
         self._poll = select.epoll()
         for heard in (self._channel, self._parent):
             self._poll.register(heard, select.EPOLLIN)
@@ -142,10 +140,11 @@ class Monitor:
             return
         self._lost.announce_work(busy_until_ns(findings.seen_ns, config))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-        report = reporter_to(self._channel, self._machine, everybody, findings.seen_ns, config, self._comebacks)
+        report = reporter_to(self._channel, self._machine, everybody, findings, config, self._comebacks)
         means = self._rules, self._settings, self._writer, self._sources, report, self._comebacks
         signalled = terminate(findings, everybody, *means)
         self._lost.announce_work(0)
+        self._looked = findings
         if signalled:
             signalled_ns = self._clock()
             for rank in signalled:

@@ -33,7 +33,6 @@ from launcher.monitor.parent_channel import ParentChannel
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.termination import Reporter
 from launcher.monitor.waiters import moved_since, only_wait
-from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["answer_briefly", "busy_until_ns", "look_for_others", "reporter_to"]
@@ -53,7 +52,7 @@ def reporter_to(
     channel: ParentChannel,
     machine: MachineEvidence,
     everybody: Sequence[RankMonitor],
-    seen_ns: int,
+    findings: Findings[RankMonitor],
     config: MonitorConfig,
     comebacks: Comebacks,
 ) -> Reporter:
@@ -63,14 +62,13 @@ def reporter_to(
         channel: To the launcher.
         machine: What the machine tells goes into the incident.
         everybody: The ranks of the generation, at least one.
-        seen_ns: ``CLOCK_MONOTONIC`` of the verdict.
+        findings: What the verdict is based on.
         config: How long evidence may delay the signal.
         comebacks: Who came back is told with verdicts that were withdrawn.
     """
     order = everybody[0].order
-    generation, until_ns = order.generation, seen_ns + int(config.stack_capture_timeout * NS_PER_SECOND)
+    generation, until_ns = order.generation, findings.seen_ns + int(config.stack_capture_timeout * NS_PER_SECOND)
 
-    findings: Findings[RankMonitor] = Findings([], _views(everybody), seen_ns)
     may_answer = False
 
     def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
@@ -137,7 +135,8 @@ def look_for_others(
     """
     incident: Incident | None = None
     moved: list[Comeback] = []
-    before: Findings[RankMonitor] = Findings([], _views(ranks), time.monotonic_ns())
+    views = {rank: view for rank in ranks if (view := rank.view()) is not None}
+    before: Findings[RankMonitor] = Findings([], views, time.monotonic_ns())
     if ranks and not channel.is_being_ended(order.generation):
         # The node that has asked waits for so long from its verdict on; a process that is stuck uses up what there is.
         hurried = settings.config._replace(stack_capture_timeout=_PART * settings.config.stack_capture_timeout)
@@ -169,10 +168,6 @@ def answer_briefly(
     """
     came_back = comebacks.told(generation, time.monotonic_ns(), _moved(ranks, before))
     channel.tell(Looked(generation, None, came_back, is_brief=True))
-
-
-def _views(ranks: Sequence[RankMonitor]) -> dict[RankMonitor, CellView]:
-    return {rank: view for rank in ranks if (view := rank.view()) is not None}
 
 
 def _moved(ranks: Sequence[RankMonitor], before: Findings[RankMonitor]) -> list[Comeback]:

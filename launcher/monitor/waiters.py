@@ -45,9 +45,7 @@ def waited_for(
         would keep a hang of the others from being found. None where somebody does not wait in a collective, or who is
         to blame has not come back.
     """
-    reports = {rank.local_rank: rank for rank in incident.ranks}
-    waiting = {number for number, report in reports.items() if report.waits_in is not None}
-    if not standing or any(case.rank.order.local_rank not in waiting for case in standing):
+    if not standing or not _all_wait(incident, [case.rank.order.local_rank for case in standing]):
         return None
     limit_ns = min(case.verdict.deadline_ns - case.verdict.since_ns for case in findings.cases if case.is_late)
     is_condemned = {case.rank for case in findings.cases}
@@ -64,8 +62,11 @@ def waited_for(
 
 def only_wait(incident: Incident, condemned: Collection[int]) -> bool:
     """Return whether these local ranks wait in a collective, and nobody of this node is to blame."""
-    waiting = {rank.local_rank for rank in incident.ranks if rank.waits_in is not None}
-    return not incident.culprits and waiting.issuperset(condemned)
+    return not incident.culprits and _all_wait(incident, condemned)
+
+
+def _all_wait(incident: Incident, local_ranks: Collection[int]) -> bool:
+    return {rank.local_rank for rank in incident.ranks if rank.waits_in is not None}.issuperset(local_ranks)
 
 
 def comeback_of(case: Case[RankMonitor]) -> Comeback:

@@ -243,15 +243,11 @@ class NodeAccounts:
         """Say that a rank of this node is late."""
         self.outbox.append(Suspicion(generation))
 
-    def looked(self, generation: int, came_back: tuple[int, ...] = (), **how: bool) -> None:
-        """Say that this node has looked at its ranks, and who came back here.
-
-        Args:
-            generation: Which.
-            came_back: Who.
-            **how: What :class:`.LookDone` has besides.
-        """
-        self.outbox.append(LookDone(generation, "", came_back, **how))
+    def looked(
+        self, generation: int, came_back: tuple[int, ...] = (), *, only_waits: bool = False, is_brief: bool = False
+    ) -> None:
+        """Say that this node has looked at its ranks; see :class:`.LookDone`."""
+        self.outbox.append(LookDone(generation, "", came_back, only_waits, is_brief))
 
     def give(self, generation: int, text: str, now_ns: int, size: int = 1) -> None:
         """Say what this node has seen of its ranks, until the story is heard."""

@@ -11,17 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from launcher.monitor import hang_incident
-from launcher.monitor.deadline_rules import LONGEST_SLEEP_NS
+from launcher.monitor.deadline_rules import LONGEST_SLEEP_NS, Findings
 from launcher.monitor.lost_time import LostTime
 from launcher.monitor.messages import (
     ORDERS,
     REPORTS,
     Forget,
+    Look,
+    Looked,
     MonitorConfig,
     MonitorSettings,
     Note,
@@ -32,7 +35,16 @@ from launcher.monitor.monitor import Monitor
 from launcher.monitor.rank_monitor import RankMonitor
 from resilience_core import FaultToleranceConfig
 from resilience_core.protocol.cell import Cell
-from resilience_core.protocol.cell_layout import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED
+from resilience_core.protocol.cell_layout import (
+    HEARTBEAT,
+    LAST_HEARTBEAT,
+    PID,
+    SHUT_DOWN,
+    SMALLEST_LIMIT,
+    START_TIME,
+    STATE,
+    WATCHED,
+)
 from resilience_core.system.proc import process_start_time as start_time
 
 S = 1_000_000_000
@@ -95,6 +107,29 @@ def sleep(monitor: Monitor, now_ns: int) -> int:
 def own(cell: Cell, smallest_limit_ns: int = 0) -> None:
     cell.words[PID], cell.words[START_TIME] = os.getpid(), start_time(os.getpid()) or 0
     cell.words[STATE], cell.words[SMALLEST_LIMIT] = WATCHED, smallest_limit_ns
+
+
+def test_a_brief_look_tells_who_came_back_since_the_last_verdict(
+    monitor: Callable[..., Monitor], cell: Cell, channel: tuple[socket.socket, socket.socket], monkeypatch: Any
+) -> None:
+    """And not since a look of long ago, when another rank was late: every rank has given signs since."""
+    own(cell)
+    watching, now_ns = monitor(), time.monotonic_ns()
+    (rank,) = watching._ranks.values()
+    views = []
+    for ago_s in (100, 1):
+        cell.words[LAST_HEARTBEAT] = now_ns - ago_s * S
+        views.append(rank.view())
+    watching._looked = Findings([], {rank: views[0]}, now_ns - 40 * S)  # type: ignore[dict-item]
+    monkeypatch.setattr("launcher.monitor.monitor.terminate", lambda *_: [])
+    case: Any = SimpleNamespace(rank=rank)
+    watching._condemn(Findings([case], {rank: views[1]}, now_ns))  # type: ignore[dict-item]
+
+    cell.words[LAST_HEARTBEAT] = now_ns
+    watching._look_for_others(Look(0, False, is_brief=True))
+    looked = REPORTS.decode(channel[0].recv(1 << 16))
+    assert isinstance(looked, Looked)
+    assert (looked.is_brief, looked.came_back[0], looked.came_back[2]) == (True, 0, S)
 
 
 def test_before_a_rank_has_spoken_the_configured_limits_say_how_often_to_look(monitor: Callable[..., Monitor]) -> None:

@@ -58,6 +58,10 @@ def rank_of(order: WatchOrder, pid: int = 4711) -> Any:
     return Rank(order=order, view=lambda: view, pid=lambda view: pid)
 
 
+def seen(ago_s: int = 0) -> Findings[Any]:
+    return Findings([], {}, time.monotonic_ns() - ago_s * S)
+
+
 INCIDENT = Incident("hang", 3, "?", "?", ())
 
 
@@ -104,7 +108,7 @@ def test_the_word_that_all_have_looked_tells_who_came_back(channel: Channel) -> 
     channel.order(Proceed(2, (1, 2, 3)))
     channel.order(Proceed(3, (4, 5, 6)))
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks())
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], seen(), CONFIG, Comebacks())
     assert reporter.await_others() == (4, 5, 6)
 
 
@@ -143,7 +147,7 @@ def test_a_word_that_nobody_has_come_to_is_dropped_when_the_next_verdict_is_told
     for order in (Proceed(3, (1, 2, 3)), Proceed(2), Look(3, False)):
         channel.order(order)
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks()).suspicion()
+    reporter_to(channel.monitor, MACHINE, [rank_of(order)], seen(), CONFIG, Comebacks()).suspicion()
     assert [arrived.order for arrived in channel.monitor.take()] == [Proceed(2), Look(3, False)]
 
 
@@ -166,7 +170,7 @@ def test_descriptors_that_come_with_an_order_that_cannot_be_read_are_closed(
 
 def test_on_one_node_nobody_is_told_of_a_suspicion_or_waited_for(channel: Channel) -> None:
     order = WatchOrder(3, 0, 0, "cell", has_others=False)
-    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks())
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], seen(), CONFIG, Comebacks())
     reporter.suspicion()
     reporter.await_others()
     reporter.incident(INCIDENT, [0], None)
@@ -176,7 +180,7 @@ def test_on_one_node_nobody_is_told_of_a_suspicion_or_waited_for(channel: Channe
 
 def test_with_other_nodes_the_suspicion_is_told_before_the_verdict(channel: Channel) -> None:
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, Comebacks())
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], seen(), CONFIG, Comebacks())
     reporter.suspicion()
     reporter.incident(INCIDENT, [0], None)
     channel.order(Proceed(3))
@@ -187,9 +191,7 @@ def test_with_other_nodes_the_suspicion_is_told_before_the_verdict(channel: Chan
 def test_the_wait_ends_as_long_after_the_verdict_as_stacks_may_take(channel: Channel) -> None:
     """However long evidence has taken since."""
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter = reporter_to(
-        channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns() - 601 * S, CONFIG, Comebacks()
-    )
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], seen(601), CONFIG, Comebacks())
     reporter.await_others()
 
 
@@ -268,7 +270,7 @@ def test_who_only_waits_answers_others_while_it_is_kept_waiting(
     """Who has one to blame answers when it has looked at that one once more, and two who wait for each other must."""
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
     rank = rank_of(order)
-    reporter = reporter_to(channel.monitor, MACHINE, [rank], time.monotonic_ns(), CONFIG, Comebacks())
+    reporter = reporter_to(channel.monitor, MACHINE, [rank], seen(), CONFIG, Comebacks())
     reports = (
         RankReport(0, 0, 7, waits_in="all_reduce" if waits else None),
         RankReport(1, 1, 8, is_culprit=culprit),
@@ -287,7 +289,7 @@ def test_who_only_waits_answers_others_while_it_is_kept_waiting(
 def test_a_verdict_that_is_withdrawn_tells_who_came_back(channel: Channel) -> None:
     known, order = Comebacks(), WatchOrder(3, 0, 0, "cell", has_others=True)
     known.note(3, [Comeback(0, time.monotonic_ns(), 7)])
-    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG, known)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], seen(), CONFIG, known)
     reporter.near_misses(())
     (spared,) = channel.told()
     assert (spared.near_misses, spared.came_back[0], spared.came_back[2]) == ((), 0, 7)

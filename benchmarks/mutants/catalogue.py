@@ -18,6 +18,7 @@ from benchmarks.mutants.catalogue_left import MUTANTS_OF_LEFT_SECTIONS
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
 from benchmarks.mutants.catalogue_live import MUTANTS_OF_LIVE_RUNS
 from benchmarks.mutants.catalogue_loaders import MUTANTS_OF_LOADERS
+from benchmarks.mutants.catalogue_looks import MUTANTS_OF_LOOKS
 from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
 from benchmarks.mutants.catalogue_notices import MUTANTS_OF_NOTICES
 from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
@@ -1288,6 +1289,7 @@ MUTANTS = (
     *MUTANTS_OF_THE_SCHEDULE,
     *MUTANTS_OF_WAITS,
     *MUTANTS_OF_LOADERS,
+    *MUTANTS_OF_LOOKS,
     *MUTANTS_OF_SCORING,
     *MUTANTS_OF_STORIES,
     *MUTANTS_OF_FIGURES,

@@ -31,7 +31,7 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "who waits for one whose stack was taken too late is killed",
         "launcher/monitor/waiters.py",
-        "    return next(iter((*late, *(each.rank for each in silent))), None)\n",
+        "    return next(iter(sorted(returned_ranks, key=waited.__contains__)), None)\n",
         "    return None\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
@@ -164,22 +164,22 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "who only waits is let go before all have said who came back since",
         "launcher/nodes/looks.py",
-        "if self._confirming and all(name in self._have_confirmed for name in members):",
-        "if self._confirming and self._have_confirmed:",
+        "if all(member in said for member in members):",
+        "if said:",
         ("tests/launcher/nodes/test_gathering.py",),
     ),
     Mutant(
         "what came back at the last moment is not passed on",
         "launcher/nodes/looks.py",
-        "_aged((*self._have_looked.values(), *self._have_confirmed.values()), now_ns)",
+        "_aged((*self._have_looked.values(), *said.values()), now_ns)",
         "_aged(self._have_looked.values(), now_ns)",
         ("tests/launcher/nodes/test_gathering.py",),
     ),
     Mutant(
         "an answer to an earlier question is one to this",
         "launcher/nodes/looks.py",
-        "                self._have_confirmed.clear()\n",
-        "",
+        "self._confirming |= {name: {} for name in waiting}",
+        "self._confirming |= {name: dict(self._have_looked) for name in waiting}",
         ("tests/launcher/nodes/test_gathering.py",),
     ),
     Mutant(
@@ -213,8 +213,8 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "through a store, who only waits asks and does not hear that it is asked",
         "launcher/agent/store_exchange.py",
-        "ask(store)\n                self._hear(Heard(generation, Word.CONFIRM))\n",
-        "ask(store)\n",
+        "                self._hear(Heard(generation, Word.CONFIRM, came_back=came_back))\n",
+        "",
         ("tests/launcher/agent/test_store_exchange.py",),
     ),
     Mutant(
@@ -227,15 +227,15 @@ MUTANTS_OF_WAITERS = (
     Mutant(
         "who has one to blame answers before it has looked at that one again",
         "launcher/monitor/other_nodes.py",
-        "answer if may_answer else None)",
-        "answer)",
+        "look.is_brief and may_answer:",
+        "look.is_brief:",
         ("tests/launcher/monitor/test_other_nodes.py",),
     ),
     Mutant(
         "two that wait for each other answer each other after their verdicts",
         "launcher/monitor/other_nodes.py",
-        "answer if may_answer else None)",
-        "None)",
+        "look.is_brief and may_answer:",
+        "False:",
         ("tests/launcher/monitor/test_other_nodes.py",),
     ),
     Mutant(

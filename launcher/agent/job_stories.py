@@ -65,6 +65,7 @@ class JobStories:
         """How many looks at the ranks the monitor was asked for and has not answered."""
         self._asked_at = 0.0  # when it was asked last
         self._verdict_by = 0.0  # until when a verdict of its own may come, which it has announced
+        self._only_waits = False  # its last verdict was on ranks that wait for others
         self._looked: tuple[float, Incident] | None = None
         """What it has answered last, and when."""
         self._descriptor_lock = threading.Lock()
@@ -89,6 +90,7 @@ class JobStories:
     def began(self, current: Generation, group: WorkerGroup) -> None:
         """Note the generation whose ranks run now."""
         self._current, self._group, self._unanswered, self._looked, self._verdict_by = current, group, 0, None, 0.0
+        self._only_waits = False
         self._teller.began(current.number, group.group_world_size or 1)
 
     def suspected(self, generation: int) -> None:
@@ -101,6 +103,7 @@ class JobStories:
         """Note that the monitor has looked at our ranks for a verdict of its own, and who came back."""
         if self._exchange is not None:
             self._unanswered, self._verdict_by = 0, 0.0  # it answers no look at ranks that it has condemned
+            self._only_waits = only_waits
             self._exchange.looked(generation, came_back, only_waits=only_waits)
 
     def looked(
@@ -111,7 +114,8 @@ class JobStories:
             self._unanswered = max(0, self._unanswered - (not is_brief))
             if incident is not None:
                 self._looked = time.monotonic(), incident
-            self._exchange.looked(generation, came_back, is_brief=is_brief)
+            # A look that is answered in the course of a verdict does not change what that is on.
+            self._exchange.looked(generation, came_back, only_waits=self._only_waits, is_brief=is_brief)
 
     def tell_overdue(self) -> float | None:
         """See :meth:`.StoryTeller.tell_overdue`."""
@@ -130,7 +134,8 @@ class JobStories:
             if heard.word == Word.PROCEED:
                 self._resources.monitor.pass_on(Proceed(heard.generation, heard.came_back))
             elif heard.word == Word.CONFIRM:
-                self._resources.monitor.pass_on(Look(heard.generation, may_signal=False, is_brief=True))
+                look = Look(heard.generation, may_signal=False, is_brief=True, came_back=heard.came_back)
+                self._resources.monitor.pass_on(look)
             elif not self._unanswered or time.monotonic() - self._asked_at > _LOOK_COUNTS_SECONDS:
                 self._unanswered = 0  # a monitor that was replaced meanwhile never answers
                 self._ask(Look(heard.generation, may_signal=False))

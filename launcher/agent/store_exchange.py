@@ -76,6 +76,8 @@ class _Watched:
         self.looks, self.confirmations = Questions(SUSPICIONS, "ft/looks"), Questions("ft/confirm", "ft/confirmed")
         self.only_waits = False
         """The last verdict here is on ranks that wait for others."""
+        self.came_back: tuple[int, ...] = ()
+        """Who came back until the others were asked who came back since."""
         self.given_ns: int | None = None
         self.accounts: dict[int, str] = {}
         self.first_account_ns: int | None = None
@@ -116,6 +118,7 @@ class StoreExchange:
         """See :class:`launcher.agent.agreement.FailureExchange`."""
 
         def suspect(watched: _Watched) -> None:
+            watched.confirmations.drop()
             watched.looks.ask(watched.round.store)
             watched.round.news.set(NEWS, "1")
 
@@ -227,10 +230,11 @@ class StoreExchange:
             came_back = watched.looks.answers(store, watched.round.size)
             if came_back is not None and watched.only_waits:
                 watched.confirmations.ask(store)
-                self._hear(Heard(generation, Word.CONFIRM))
+                watched.came_back = came_back
+                self._hear(Heard(generation, Word.CONFIRM, came_back=came_back))
                 came_back = None
-            if came_back is None:
-                came_back = watched.confirmations.answers(store, watched.round.size)
+            if came_back is None and (since := watched.confirmations.answers(store, watched.round.size)) is not None:
+                came_back = (*watched.came_back, *since)
             if came_back is not None:
                 self._hear(Heard(generation, Word.PROCEED, came_back=came_back))
             return

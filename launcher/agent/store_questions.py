@@ -31,6 +31,10 @@ class Questions:
         """Put one."""
         self._own = self._seen = store.add(self._asked, 1)
 
+    def drop(self) -> None:
+        """Do without the answers to the last one."""
+        self._own = None
+
     def are_new(self, store: Store) -> bool:
         """Return whether another node has put one."""
         return store.add(self._asked, 0) > self._seen
@@ -49,7 +53,8 @@ class Questions:
                 place = store.add(f"{self._answered}/back/{number}", 1)
                 store.set(f"{self._answered}/back/{number}/{place}", json.dumps(came_back))
             store.add(f"{self._answered}/{number}", 1)
-        self._told = self._seen = latest
+            self._told = number  # each is answered once, also where the store does not answer in between
+        self._seen = latest
 
     def answers(self, store: Store, size: int) -> tuple[int, ...] | None:
         """Return, once, who came back on all nodes; None where this node has not asked, or not all have answered."""
@@ -58,5 +63,16 @@ class Questions:
             return None
         self._own = None
         places = range(1, min(store.add(f"{self._answered}/back/{number}", 0), _MOST_TOLD) + 1)
-        told = [json.loads(store.get(f"{self._answered}/back/{number}/{place}")) for place in places]
+        told = [_read(store, f"{self._answered}/back/{number}/{place}") for place in places]
         return tuple(value for values in told for value in values)
+
+
+def _read(store: Store, key: str) -> list[int]:
+    """Return the numbers that another node has told; none where it was lost while it told them."""
+    if not store.check([key]):
+        return []
+    try:
+        told = json.loads(store.get(key))
+    except ValueError:
+        return []
+    return told if isinstance(told, list) and all(type(value) is int for value in told) else []

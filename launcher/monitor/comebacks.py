@@ -68,7 +68,7 @@ def heard(told: Sequence[int], asked_ns: int) -> tuple[Comeback, ...]:
         asked_ns: When it was asked for (``CLOCK_MONOTONIC``): it was told later, so none came back before the time
             that follows.
     """
-    if len(told) % _FIELDS or not all(type(value) is int for value in told):
+    if not isinstance(told, (tuple, list)) or len(told) % _FIELDS or not all(type(value) is int for value in told):
         return ()
     rows = [told[place : place + _FIELDS] for place in range(0, len(told), _FIELDS)]
     return tuple(Comeback(rank, asked_ns - ago_ns, silent_ns) for rank, ago_ns, silent_ns in rows)

@@ -13,7 +13,7 @@ from launcher.monitor.deadline_keys import word
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.renewed_limits import RenewedLimits
 from launcher.monitor.verdict import Deadline, HangVerdict, Sighting, deadlines_in_force, verdict_on
-from launcher.monitor.withheld_verdicts import WithheldVerdicts
+from launcher.monitor.withheld_verdicts import PATIENCE_NS, WithheldVerdicts
 from resilience_core.protocol.cell_layout import SHUT_DOWN, UNUSED
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
@@ -236,6 +236,11 @@ class DeadlineRules(Generic[R]):
             until_ns = now_ns + max(deadline.at_ns - deadline.since_ns for deadline in case.deadlines)
             others = [each for each in deadlines_in_force(case.view) if each.at_ns <= until_ns]
             self._renewed.renew(case.rank, case.view, {*case.deadlines, *others}, now_ns)
+
+    def has_patience(self, cases: Iterable[Case[R]]) -> bool:
+        """Return whether the limits that led to these cases may run anew (:data:`.PATIENCE_NS`)."""
+        now_ns = self._clock()
+        return all(now_ns < each.at_ns + PATIENCE_NS for case in cases for each in case.deadlines)
 
     def run_since_ns(self, cases: Iterable[Case[R]]) -> int:
         """Return from when on the limits run that led to these cases, renewals included: the last one to begin."""

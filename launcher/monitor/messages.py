@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 MESSAGE_SIZE = 1 << 16  # of an order in bytes, at most
-_VERSION = 4
+_VERSION = 5
 
 
 class MonitorConfig(NamedTuple):
@@ -137,8 +137,7 @@ class Watch(NamedTuple):
     """Watch a rank; its cell, and the pidfd of its worker where that is known, travel beside the message."""
 
     order: WatchOrder
-    is_leader: bool
-    """Whether the worker leads a session, to be ended should the parent die."""
+    is_leader: bool  # whether the worker leads a session, to be ended should the parent die
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
@@ -172,6 +171,7 @@ class Look(NamedTuple):
     may_signal: bool
     """Where py-spy is missing, a signal may ask them for their stacks: they will be ended, whatever it does to them."""
     is_brief: bool = False  # only who came back since the last look is to be told
+    came_back: tuple[int, ...] = ()  # of a brief one: who is known to have, as in Proceed
 
 
 class Proceed(NamedTuple):

@@ -91,12 +91,18 @@ def reporter_to(
         channel.forget_word(generation)
         channel.tell(Suspected(generation))
 
-    def answer() -> None:
-        answer_briefly(generation, everybody, findings, channel, comebacks)
+    def answer(look: Look) -> bool:
+        # Who has one to blame answers a brief look when it has looked once more: that one may be spared.
+        if look.is_brief and may_answer:
+            answer_briefly(generation, everybody, findings, channel, comebacks)
+        if not look.is_brief:
+            # It has looked, for this verdict. Two nodes, each kept waiting by the other's look, would both signal
+            # without a word. What is seen once the verdict was carried out or withdrawn is told as well.
+            channel.tell(Looked(generation, None, comebacks.told(generation, time.monotonic_ns())))
+        return look.is_brief and may_answer
 
     def await_others() -> tuple[int, ...]:
-        # Who has one to blame answers when it has looked once more: that one may be spared.
-        return channel.await_word(generation, until_ns, answer if may_answer else None)
+        return channel.await_word(generation, until_ns, answer)
 
     if not order.has_others:
         return Reporter(tell_incident, tell_near_misses, is_being_ended, machine=facts)

@@ -74,7 +74,13 @@ class ParentChannel:
                     os.close(descriptor)
 
     def take(self) -> Iterator[Arrived]:
-        """Yield what has been read and not been taken yet, the oldest first."""
+        """Yield what has been read and not been taken yet, the oldest first.
+
+        But for looks that are brief: another node waits for the answer, and a full look takes as long as it may wait.
+        """
+        for brief in [each for each in self._arrived if isinstance(each.order, Look) and each.order.is_brief]:
+            self._arrived.remove(brief)
+            self._arrived.appendleft(brief)
         while self._arrived:
             yield self._arrived.popleft()
 
@@ -91,32 +97,39 @@ class ParentChannel:
         for each in stale:
             self._arrived.remove(each)
 
-    def await_word(self, generation: int, end_ns: int, answer: Callable[[], None] | None = None) -> tuple[int, ...]:
+    def await_word(
+        self, generation: int, end_ns: int, answer: Callable[[Look], bool] = lambda look: False
+    ) -> tuple[int, ...]:
         """Wait until the parent says that a generation's late ranks may be signalled, or ends it, or the time is up.
 
         Args:
             generation: Which.
             end_ns: ``CLOCK_MONOTONIC``.
-            answer: Answers brief looks meanwhile; None: they are answered later.
+            answer: Called once with each look at that generation that is asked for; whether nothing is left to be done
+                about it. Else it is done afterwards.
 
         Returns:
-            Who came back on other nodes, as it has said (:class:`Proceed`).
+            Who came back on other nodes, as it has said: with its word, or until then (:class:`Proceed`).
         """
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
+        came_back: tuple[int, ...] = ()
+        looks: list[Arrived] = []
         while not self.is_closed and not self.is_being_ended(generation):
             left_ns = end_ns - time.monotonic_ns()
-            for asked in [each for each in self._arrived if each.order == Look(generation, False, is_brief=True)]:
-                if answer is not None:
-                    self._arrived.remove(asked)
-                    answer()
+            for asked in [each for each in self._arrived if not any(each is known for known in looks)]:
+                if isinstance(asked.order, Look) and asked.order.generation == generation:
+                    looks.append(asked)
+                    came_back = asked.order.came_back or came_back
+                    if answer(asked.order):
+                        self._arrived.remove(asked)
             for word in [each.order for each in self._arrived if isinstance(each.order, Proceed)]:
                 if word.generation == generation:
                     return word.came_back
             if left_ns <= 0:
                 break
             poller.poll(left_ns / 1_000_000)
-        return ()
+        return came_back
 
     # ---- reports ----------------------------------------------------------------------------------------
 

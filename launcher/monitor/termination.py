@@ -175,8 +175,9 @@ def _still_standing(
     silent = [case for case in cases if case.answered_by_ns is None]
     came_back = None
     with contextlib.suppress(Exception):  # whatever it is, who is stuck is signalled
-        since_ns = rules.run_since_ns(silent) if silent else 0
-        came_back = waited_for(incident, findings, everybody, silent, back, earlier, since_ns)
+        if rules.has_patience(silent):  # one that is late again and again would hide for ever that they are stuck
+            since_ns = rules.run_since_ns(silent) if silent else 0
+            came_back = waited_for(incident, findings, everybody, silent, back, earlier, since_ns)
     if came_back is None:
         return standing, withdrawn
     answered = [each for each in withdrawn if each.has_answered]

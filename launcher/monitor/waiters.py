@@ -57,7 +57,10 @@ def waited_for(
         returned = {*(case.rank.order.rank for case in back), *(each.rank for each in silent)}
         return culprits[0] if returned.issuperset(culprits) else None
     late = [case.rank.order.rank for case in back if case.was_late]
-    return next(iter((*late, *(each.rank for each in silent))), None)
+    returned_ranks = [*late, *(each.rank for each in silent)]
+    # One that waited in a collective, too, came back because that has ended.
+    waited = {rank.rank for rank in incident.ranks if rank.waits_in is not None}
+    return next(iter(sorted(returned_ranks, key=waited.__contains__)), None)
 
 
 def only_wait(incident: Incident, condemned: Collection[int]) -> bool:

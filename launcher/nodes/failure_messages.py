@@ -19,11 +19,13 @@ class LookRequest(NamedTuple):
 
     Args:
         is_brief: All have looked already: only say who came back since.
+        came_back: Of a brief one: who did until then, as in :class:`LookDone`.
     """
 
     generation: int
     job: str = ""
     is_brief: bool = False
+    came_back: tuple[int, ...] = ()
 
 
 class LookDone(NamedTuple):

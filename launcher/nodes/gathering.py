@@ -261,7 +261,8 @@ class NodeAccounts:
     def receive(self, message: LookRequest | Proceed | Story) -> None:
         """Note what the leader says."""
         if isinstance(message, LookRequest):
-            self.heard.append(Heard(message.generation, Word.CONFIRM if message.is_brief else Word.LOOK))
+            word = Word.CONFIRM if message.is_brief else Word.LOOK
+            self.heard.append(Heard(message.generation, word, came_back=message.came_back))
         elif isinstance(message, Proceed):
             self.heard.append(Heard(message.generation, Word.PROCEED, came_back=message.came_back))
         else:

@@ -33,9 +33,8 @@ class Looks:
         self._only_waiting: set[str] = set()
         """Whose late ranks wait for others."""
         self._have_looked: dict[str, _Look] = {}
-        self._confirming: set[str] = set()
-        """Who of these waits for all to have said who came back since."""
-        self._have_confirmed: dict[str, _Look] = {}
+        self._confirming: dict[str, dict[str, _Look]] = {}
+        """Who of these waits for all to have said who came back since, and what was said."""
 
     def suspected(self, sender: str, members: Collection[str], generation: int, now_ns: int) -> _Words:
         """Have the other members look at their ranks, unless they do already."""
@@ -45,13 +44,15 @@ class Looks:
             self._have_looked.clear()
             words = [(name, LookRequest(generation)) for name in members if name != sender]
         self._have_looked.pop(sender, None)  # it looks for this suspicion
+        self._confirming.pop(sender, None)  # its last verdict was withdrawn
         self._suspecting.add(sender)
         return words
 
     def told(self, sender: str, message: LookDone, now_ns: int) -> None:
         """Note that a node has looked, or has said who came back since."""
         if message.is_brief:
-            self._have_confirmed[sender] = now_ns, message.came_back
+            for said in self._confirming.values():
+                said[sender] = now_ns, message.came_back
             return
         self._have_looked[sender] = now_ns, message.came_back
         if message.only_waits:
@@ -73,19 +74,24 @@ class Looks:
             sure = self._suspecting - self._only_waiting
             words += [(name, Proceed(generation, came_back=came_back)) for name in sure]
             if waiting := self._suspecting & self._only_waiting:
-                self._confirming |= waiting
-                self._have_confirmed.clear()
-                words += [(name, LookRequest(generation, is_brief=True)) for name in members]
+                self._confirming |= {name: {} for name in waiting}
+                request = LookRequest(generation, is_brief=True, came_back=came_back)
+                words += [(name, request) for name in members]
             self._suspecting.clear()
-        if self._confirming and all(name in self._have_confirmed for name in members):
-            came_back = _aged((*self._have_looked.values(), *self._have_confirmed.values()), now_ns)
-            words += [(name, Proceed(generation, came_back=came_back)) for name in self._confirming]
-            self._confirming.clear()
+        for name, said in list(self._confirming.items()):
+            if all(member in said for member in members):
+                came_back = _aged((*self._have_looked.values(), *said.values()), now_ns)
+                words.append((name, Proceed(generation, came_back=came_back)))
+                del self._confirming[name]
         return words
 
 
 def _aged(looks: Iterable[_Look], now_ns: int) -> tuple[int, ...]:
-    """Return who came back on all nodes, with the time added that has passed since it was told."""
-    told = [(at_ns, said[place : place + 3]) for at_ns, said in looks for place in range(0, len(said) - 2, 3)]
+    """Return who came back on all nodes, with the time added that has passed since it was told.
+
+    Of a node that tells anything but whole numbers nothing is taken.
+    """
+    sound = [(at_ns, said) for at_ns, said in looks if isinstance(said, tuple) and all(type(v) is int for v in said)]
+    told = [(at_ns, said[place : place + 3]) for at_ns, said in sound for place in range(0, len(said) - 2, 3)]
     rows = sorted(((row[0], row[1] + now_ns - at_ns, row[2]) for at_ns, row in told), key=lambda row: -row[2])
     return tuple(value for row in rows[:_MOST_COMEBACKS] for value in row)

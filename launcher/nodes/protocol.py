@@ -43,7 +43,7 @@ class Farewell(NamedTuple):
 _Agreeing = RequestVote | Vote | Append | Install | Appended | TimeoutNow | Renew | Granted | Elsewhere | Farewell
 Message = _Agreeing | OfFailure
 
-FORMAT: MessageFormat[Message] = MessageFormat(4, get_args(Message))
+FORMAT: MessageFormat[Message] = MessageFormat(5, get_args(Message))
 
 
 class NodeProtocol:

@@ -178,6 +178,26 @@ def test_the_monitor_says_briefly_who_came_back_whatever_it_has_not_answered(mad
     assert made.exchange.came_back == [((1, 2, 3), {"is_brief"}), ((4, 5, 6), {"only_waits"})]
 
 
+def test_a_look_that_is_answered_after_a_verdict_still_tells_that_its_ranks_only_wait(made: Made) -> None:
+    """Another node has suspected a rank meanwhile; until the next generation the verdict is what it was."""
+    made.stories.has_verdict(3, (1, 2, 3), only_waits=True)
+    made.stories.looked(None, 3, (4, 5, 6))
+    made.stories.has_verdict(3)
+    made.stories.looked(None, 3, (7, 8, 9))
+    assert made.exchange.came_back == [
+        ((1, 2, 3), {"only_waits"}),
+        ((4, 5, 6), {"only_waits"}),
+        ((), set()),
+        ((7, 8, 9), set()),
+    ]
+
+
+def test_who_is_known_to_have_come_back_is_passed_on_with_a_brief_look(made: Made) -> None:
+    made.stories.heard(Heard(3, Word.CONFIRM, came_back=(1, 2, 3)))
+    made.stories.pass_on()
+    assert made.orders == [Look(3, may_signal=False, is_brief=True, came_back=(1, 2, 3))]
+
+
 def test_a_monitor_that_has_never_answered_is_asked_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was replaced, and its successor knows of no look."""
     monkeypatch.setattr(job_stories, "_LOOK_COUNTS_SECONDS", -1.0)

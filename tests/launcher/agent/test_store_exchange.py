@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
 from launcher.agent import store_exchange
 from launcher.agent.store_exchange import NEWS, SUSPICIONS, StoreExchange, StoreRound
+from launcher.agent.store_questions import Questions
 from launcher.nodes.gathering import Gathered, Heard, Word, longest_wait_ns
 
 PATIENCE = 60.0
@@ -193,13 +196,13 @@ def test_who_only_waits_proceeds_once_all_have_said_who_came_back_since(job: Job
     first.has_done()
     second.exchange.looked(0, (1, 2, 3), only_waits=True)
     heard = [node.next_heard() for node in (second, first, first)]
-    assert heard[0] == Heard(0, Word.CONFIRM)
+    assert heard[0] == Heard(0, Word.CONFIRM, came_back=(1, 2, 3))
     assert sorted(heard[1:]) == [Heard(0, Word.CONFIRM), Heard(0, Word.PROCEED, came_back=(1, 2, 3))]
     second.exchange.looked(0, is_brief=True)
     second.has_done()
     assert second.all_heard.empty()
     first.exchange.looked(0, (4, 5, 6), is_brief=True)
-    assert second.next_heard() == Heard(0, Word.PROCEED, came_back=(4, 5, 6))
+    assert second.next_heard() == Heard(0, Word.PROCEED, came_back=(1, 2, 3, 4, 5, 6))
     for node in nodes:
         node.has_done()
         assert node.all_heard.empty()
@@ -214,6 +217,87 @@ def test_who_only_waits_and_answers_another_meanwhile_still_only_waits(job: Job)
     second.has_done()
     first.exchange.looked(0)
     assert second.next_heard() == Heard(0, Word.CONFIRM)
+
+
+@pytest.mark.usefixtures("without_hurry")
+def test_who_only_waits_and_looks_for_another_meanwhile_lets_that_one_go_first(job: Job) -> None:
+    """The other one answers once it has carried out its verdict: each would wait for the other until its time is up."""
+    first, second = job.start(2)
+    second.exchange.suspect(0)
+    second.has_done()
+    first.notices()
+    assert first.next_heard() == LOOK
+    first.exchange.looked(0)
+    second.exchange.looked(0, only_waits=True)
+    assert [second.next_heard(), first.next_heard()] == [Heard(0, Word.CONFIRM)] * 2
+    first.exchange.suspect(0)
+    first.exchange.looked(0)
+    assert second.next_heard() == LOOK
+    first.has_done()
+    assert first.all_heard.empty()
+    second.exchange.looked(0, only_waits=True)
+    assert first.next_heard() == PROCEED
+    for node in (first, second):
+        node.exchange.looked(0, is_brief=True)
+    assert second.next_heard() == PROCEED
+
+
+@pytest.mark.usefixtures("without_hurry")
+def test_the_answers_for_a_verdict_that_was_withdrawn_do_not_let_the_next_one_proceed(job: Job) -> None:
+    first, second = job.start(2)
+    second.exchange.suspect(0)
+    for node in (second, first):
+        node.exchange.looked(0, only_waits=node is second)
+        node.has_done()
+    assert second.next_heard() == Heard(0, Word.CONFIRM)
+    second.exchange.suspect(0)
+    for node in (second, first):
+        node.exchange.looked(0, is_brief=True)
+        node.has_done()
+    second.has_done()
+    assert second.all_heard.empty()
+    for node in (second, first):
+        node.exchange.looked(0)
+    assert second.next_heard() == PROCEED
+
+
+@pytest.mark.usefixtures("without_hurry")
+@pytest.mark.parametrize("told", [None, "no JSON", "5", '[1, 2, "3"]', "[1.0]"])
+def test_of_a_node_that_was_lost_while_it_told_who_came_back_nothing_is_taken(job: Job, told: str | None) -> None:
+    """And nobody waits for a key that it has reserved and never set."""
+    first, second = job.start(2)
+    second.exchange.suspect(0)
+    second.has_done()
+    store = first.of_failures(0)
+    place = store.add("ft/looks/back/1", 1)
+    if told is not None:
+        store.set(f"ft/looks/back/1/{place}", told)
+    first.exchange.looked(0)
+    second.exchange.looked(0, (1, 2, 3))
+    assert second.next_heard() == Heard(0, Word.PROCEED, came_back=(1, 2, 3))
+
+
+def test_a_question_is_answered_once_though_the_store_fails_in_between() -> None:
+    class Failing:
+        """A store that fails at one of its calls; no network is needed to lose an answer."""
+
+        def __init__(self, after: int) -> None:
+            self.store, self.left = HashStore(), after
+
+        def add(self, key: str, number: int) -> int:
+            self.left -= 1
+            if not self.left:
+                raise RuntimeError("connection reset")
+            return self.store.add(key, number)
+
+    for after in range(1, 6):
+        failing: Any = Failing(after)
+        questions = Questions("asked", "answered")
+        failing.store.add("asked", 3)
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):
+                questions.tell(failing, ())
+        assert [failing.store.add(f"answered/{number}", 0) for number in (1, 2, 3)] == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("without_hurry")

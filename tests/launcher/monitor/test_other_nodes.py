@@ -122,6 +122,21 @@ def test_another_order_does_not_and_the_wait_has_an_end(channel: Channel, other:
     assert [arrived.order for arrived in channel.monitor.take()] == [other]
 
 
+def test_who_is_known_to_have_come_back_counts_where_no_word_comes(channel: Channel) -> None:
+    for look in (Look(3, False, True, (1, 2, 3)), Look(2, False, True, (4, 5, 6)), Look(3, False)):
+        channel.order(look)
+    assert channel.monitor.await_word(3, time.monotonic_ns() + S // 20) == (1, 2, 3)
+
+
+def test_a_brief_look_comes_before_all_else(channel: Channel) -> None:
+    """Another node waits for the answer, and a full look may take as long as it waits."""
+    brief = Look(3, False, is_brief=True)
+    for order in (Look(3, False), Forget(2, True), brief):
+        channel.order(order)
+    channel.monitor.read()
+    assert [arrived.order for arrived in channel.monitor.take()] == [brief, Look(3, False), Forget(2, True)]
+
+
 def test_a_launcher_that_ends_the_generation_ends_the_wait(channel: Channel) -> None:
     channel.order(Forget(3, False))
     channel.monitor.await_word(3, time.monotonic_ns() + LONG)
@@ -284,6 +299,31 @@ def test_who_only_waits_answers_others_while_it_is_kept_waiting(
     assert report.only_waits is answers
     assert [(each.generation, each.is_brief) for each in looked] == ([(3, True)] if answers else [])
     assert (brief in [arrived.order for arrived in channel.monitor.take()]) is not answers
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_is_kept_waiting_says_once_that_it_has_looked_and_looks_again_afterwards(
+    channel: Channel, waits: bool
+) -> None:
+    """Two nodes, each kept waiting by the look of the other, would both signal once their time is up."""
+    known, order = Comebacks(), WatchOrder(3, 0, 0, "cell", has_others=True)
+    known.note(3, [Comeback(5, time.monotonic_ns(), 60 * S)])
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], seen(), CONFIG, known)
+    reporter.incident(
+        INCIDENT._replace(ranks=(RankReport(0, 0, 7, waits_in="all_reduce" if waits else None),)), [0], None
+    )
+    look = Look(3, False)
+    for each in (look, Look(2, False)):
+        channel.order(each)
+    timer = threading.Timer(0.1, lambda: channel.order(Proceed(3)))
+    timer.start()
+    reporter.await_others()
+    timer.join()
+    _, *looked = channel.told()
+    assert [(each.generation, each.is_brief, each.incident, each.came_back[0::3]) for each in looked] == [
+        (3, False, None, (5,))
+    ]
+    assert [arrived.order for arrived in channel.monitor.take()] == [look, Look(2, False), Proceed(3)]
 
 
 def test_a_verdict_that_is_withdrawn_tells_who_came_back(channel: Channel) -> None:

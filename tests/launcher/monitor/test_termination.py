@@ -33,7 +33,7 @@ from launcher.incidents.incident_files import read_incident
 from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
-from launcher.monitor import hang_incident, rank_evidence, termination
+from launcher.monitor import deadline_rules, hang_incident, rank_evidence, termination
 from launcher.monitor.comebacks import Comeback, Comebacks
 from launcher.monitor.deadline_rules import DeadlineRules
 from launcher.monitor.hang_incident import trimmed
@@ -687,6 +687,17 @@ def test_a_culprit_that_came_back_before_who_did_not_wait_counts(group: Group) -
     assert (standing, [(each.case.rank, each.waited_for) for each in back]) == ([], [(ranks[1], 0)])
 
 
+@pytest.mark.parametrize(("patience_ns", "condemned"), [(S + 1, []), (S, [1])])
+def test_who_waits_for_one_that_is_late_again_and_again_is_found_at_last(
+    group: Group, monkeypatch: pytest.MonkeyPatch, patience_ns: int, condemned: list[int]
+) -> None:
+    """A rank that retries something whose own timeout is its limit, say, while another one is stuck."""
+    group.have_due(1, -1.0)
+    monkeypatch.setattr(deadline_rules, "PATIENCE_NS", patience_ns)
+    group.meanwhile = lambda: group.close(0)
+    assert group.condemn() == condemned
+
+
 @pytest.mark.parametrize(
     ("ago", "silent", "stack", "is_spared"),
     [
@@ -779,6 +790,21 @@ def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
     )
 
     assert (came_back is not None) is is_spared
+
+
+@pytest.mark.parametrize("waiting", [{1, 2}, {0, 2}, {0, 1, 2}])
+def test_of_those_that_came_back_one_that_waited_itself_is_not_waited_for(waiting: set[int]) -> None:
+    """The collective has let it go just before it let the others go."""
+    reports = [RankReport(n, n, 7, waits_in="all_reduce" if n in waiting else None) for n in range(3)]
+    verdict = SimpleNamespace(since_ns=0, deadline_ns=S)
+    cases: list[Any] = [
+        SimpleNamespace(rank=Number(n), was_late=True, is_late=True, verdict=verdict, answered_by_ns=S)
+        for n in range(3)
+    ]
+    findings: Any = SimpleNamespace(cases=cases)
+    incident = Incident("hang", 0, "", "", tuple(reports))
+    came_back = waited_for(incident, findings, [case.rank for case in cases], cases[2:], cases[:2])
+    assert came_back == min({0, 1} - waiting, default=0)
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def test_who_came_back_is_passed_on_with_the_time_since_it_was_told() -> None:
     assert job.sent() == [(B, Proceed(0, came_back=(2, 28, 600, 1, 18, 500, 3, 31, 400)))]
 
 
-def brief_to(*names: str) -> list[tuple[str, LookRequest]]:
-    return [(name, LookRequest(0, is_brief=True)) for name in names]
+def brief_to(*names: str, came_back: tuple[int, ...] = ()) -> list[tuple[str, LookRequest]]:
+    return [(name, LookRequest(0, is_brief=True, came_back=came_back)) for name in names]
 
 
 def test_who_only_waits_proceeds_once_all_have_said_who_came_back_since() -> None:
@@ -138,7 +138,8 @@ def test_who_only_waits_proceeds_once_all_have_said_who_came_back_since() -> Non
     job.looks(A)
     job.looks(B, only_waits=True)
     job.looks(C, came_back=(5, 0, 9))
-    assert job.sent() == [(A, Proceed(0, came_back=(5, 0, 9))), *brief_to(*NAMES)]
+    came_back = (5, 0, 9)
+    assert job.sent() == [(A, Proceed(0, came_back=came_back)), *brief_to(*NAMES, came_back=came_back)]
     job.now += 10
     for name in (C, B, B):
         job.looks(name, is_brief=True)
@@ -202,6 +203,68 @@ def test_what_was_answered_to_an_earlier_question_is_no_answer_to_this_one() -> 
             assert job.sent() == []
             job.looks(name, is_brief=True)
         assert job.sent() == [(B, Proceed(0))]
+
+
+def test_another_one_that_only_waits_does_not_begin_the_question_anew() -> None:
+    """With many nodes whose limits pass one after another, the first one would wait until its time is up."""
+    job = Job(*NAMES)
+    for late in (B, C):
+        job.suspects(late)
+        job.sent()
+        for name in NAMES:
+            job.looks(name, only_waits=name in (B, late))
+        assert job.sent() == brief_to(*NAMES)
+        job.looks(A, is_brief=True)
+        assert job.sent() == []
+        job.looks(late, is_brief=True)
+    assert job.sent() == [(B, Proceed(0))]
+    job.looks(B, is_brief=True)
+    assert job.sent() == [(C, Proceed(0))]
+
+
+def test_the_answers_for_a_verdict_that_was_withdrawn_do_not_let_the_next_one_proceed() -> None:
+    job = Job(*NAMES)
+    job.suspects(B)
+    job.sent()
+    for name in NAMES:
+        job.looks(name, only_waits=name == B)
+    assert job.sent() == brief_to(*NAMES)
+    job.suspects(B)
+    for name in NAMES:
+        job.looks(name, is_brief=True)
+    assert job.sent() == []
+    job.looks(B)
+    assert job.sent() == [(B, Proceed(0))]
+
+
+def test_who_is_kept_waiting_and_looks_for_a_later_suspicion_goes_on_with_the_first_one() -> None:
+    """Its looks for the first one count no more, and the other one has somebody to blame and goes first."""
+    job = Job(*NAMES)
+    job.suspects(B)
+    job.sent()
+    job.looks(B, only_waits=True)
+    job.looks(A)
+    job.now += 1_000_000_001
+    job.suspects(C)
+    assert job.sent() == [(A, LookRequest(0)), (B, LookRequest(0))]
+    job.looks(A)
+    job.looks(B, only_waits=True)
+    job.looks(C)
+    assert job.sent() == [(C, Proceed(0)), *brief_to(*NAMES)]
+    for name in NAMES:
+        job.looks(name, is_brief=True)
+    assert job.sent() == [(B, Proceed(0))]
+
+
+@pytest.mark.parametrize("damaged", [5, "who", (1, 2, "3"), (1, 2.0, 3), None])
+def test_of_a_node_that_tells_no_whole_numbers_nothing_is_taken(damaged: Any) -> None:
+    job = Job(*NAMES)
+    job.suspects(B)
+    job.sent()
+    job.looks(A, came_back=(1, 2, 3))
+    job.looks(B, came_back=damaged)
+    job.looks(C)
+    assert job.sent() == [(B, Proceed(0, came_back=(1, 2, 3)))]
 
 
 def test_the_longest_silent_are_passed_on_where_there_are_many() -> None:
@@ -822,11 +885,11 @@ def test_what_is_said_of_looks_is_heard_and_answers_no_account() -> None:
     node.gives("it broke")
     node.sent()
     node.accounts.receive(LookRequest(0))
-    node.accounts.receive(LookRequest(0, is_brief=True))
+    node.accounts.receive(LookRequest(0, is_brief=True, came_back=(4, 5, 6)))
     node.accounts.receive(Proceed(0, came_back=(1, 2, 3)))
     assert node.heard() == [
         Heard(0, Word.LOOK),
-        Heard(0, Word.CONFIRM),
+        Heard(0, Word.CONFIRM, came_back=(4, 5, 6)),
         Heard(0, Word.PROCEED, came_back=(1, 2, 3)),
     ]
     assert Account(0, "it broke") in node.wait()

@@ -14,6 +14,20 @@ _WAITS = ("tests/straggler/scoring/test_processor_waits.py",)
 
 MUTANTS_OF_SCORING = (
     Mutant(
+        "a few windows near a bar are enough at a longer scale",
+        _ROBUST,
+        "_MAJORITY = 0.6\n",
+        "_MAJORITY = 0.5\n",
+        _SCALES,
+    ),
+    Mutant(
+        "what all ranks share makes them slow against their own past",
+        "straggler/scoring/scorer.py",
+        "    against_past.state[decided & (against_past.state == SLOW) & (against_peers.state != SLOW)] = OK\n",
+        "    del decided\n",
+        ("tests/straggler/reporting/test_kept_past.py",),
+    ),
+    Mutant(
         "a row that comes later ends all reports",
         "straggler/scoring/pools.py",
         "    if known in (1, rows):\n        return values\n",

@@ -85,6 +85,15 @@ def test_a_job_that_is_slower_as_a_whole_after_a_restart_has_no_slow_rank(tmp_pa
     assert np.nanmin(scores.individual) > 0.97, "learned anew"
 
 
+def test_of_two_ranks_that_are_slower_together_none_is_slow(tmp_path):
+    """There is no majority of two that would make the change one of the job; the peer has the last word."""
+    path = tmp_path / "past"
+    generation(path, 0, 20, ranks=2)
+    for scores in generation(path, 1, 15, factor=1.5, ranks=2):
+        assert not (scores.against_past.state == SLOW).any()
+        assert not (scores.against_peers.state == SLOW).any()
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

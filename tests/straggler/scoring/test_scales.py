@@ -148,6 +148,27 @@ def test_a_slow_rank_is_released_only_when_the_same_scale_is_calm():
     assert healthy[5:] == [[]] * 25
 
 
+@pytest.mark.parametrize(
+    ("bits", "scale", "seen", "is_enough"),
+    [
+        (0b00000111, 4, 8, True),
+        (0b00110011, 4, 8, False),
+        (0b00000111, 8, 8, False),  # three of eight
+        (0b00110111, 8, 8, True),
+        (0b01111011, 8, 8, True),
+        (0b01110111, 20, 20, False),
+        (0b111011110111, 20, 20, False),  # ten
+        (0b111111110111 << 4 | 0b0111, 20, 20, True),
+        (0b00000111, 8, 5, True),  # of five that there were
+        (0b11111000, 8, 8, False),  # not lately
+    ],
+)
+def test_what_is_slow_at_a_longer_scale_is_near_a_bar_in_most_windows_of_it(bits, scale, seen, is_enough):
+    scorer = RobustScorer(RANKS)
+    enough = scorer._enough(np.array([bits], dtype=np.uint32), scale, np.array([seen], dtype=np.float32))
+    assert enough.tolist() == [is_enough]
+
+
 def test_the_spread_is_that_of_the_fast_side():
     values = np.random.default_rng(5).standard_normal((4, 2000)).astype(np.float32)
     values[:, :600] += 20.0

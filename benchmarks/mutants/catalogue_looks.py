@@ -72,7 +72,7 @@ MUTANTS_OF_LOOKS = (
     Mutant(
         "the monitor is not told who is known to have come back",
         "launcher/agent/job_stories.py",
-        "is_brief=True, came_back=heard.came_back)",
+        "is_brief=True, came_back=known)",
         "is_brief=True)",
         _STORIES,
     ),

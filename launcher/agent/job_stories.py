@@ -56,18 +56,15 @@ class JobStories:
         self._resources, self._exchange = resources, exchange
         self._teller = StoryTeller(resources, self._decided)
         self._orders: collections.deque[Heard] = collections.deque()  # what the agent's thread has to pass on
-        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when there is something to pass on; see :meth:`pass_on`."""
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable when there is something to pass on
         self._current: Generation | None = None
         self._given = -1  # the newest generation that the other nodes were given our account of
         self._group: WorkerGroup | None = None
-        self._unanswered = 0
-        """How many looks at the ranks the monitor was asked for and has not answered."""
+        self._unanswered = 0  # how many looks at the ranks the monitor was asked for and has not answered
         self._asked_at = 0.0  # when it was asked last
         self._verdict_by = 0.0  # until when a verdict of its own may come, which it has announced
         self._only_waits = False  # its last verdict was on ranks that wait for others
-        self._looked: tuple[float, Incident] | None = None
-        """What it has answered last, and when."""
+        self._looked: tuple[float, Incident] | None = None  # what it has answered last, and when
         self._descriptor_lock = threading.Lock()
         if exchange is not None:
             self._teller.start()
@@ -89,8 +86,8 @@ class JobStories:
 
     def began(self, current: Generation, group: WorkerGroup) -> None:
         """Note the generation whose ranks run now."""
-        self._current, self._group, self._unanswered, self._looked, self._verdict_by = current, group, 0, None, 0.0
-        self._only_waits = False
+        self._current, self._group, self._unanswered, self._only_waits = current, group, 0, False
+        self._looked, self._verdict_by = None, 0.0
         self._teller.began(current.number, group.group_world_size or 1)
 
     def suspected(self, generation: int) -> None:
@@ -112,8 +109,7 @@ class JobStories:
         """Note what the monitor has seen of our ranks, as another node has asked; None where it watches none."""
         if self._exchange is not None and self._current is not None and generation == self._current.number:
             self._unanswered = max(0, self._unanswered - (not is_brief))
-            if incident is not None:
-                self._looked = time.monotonic(), incident
+            self._looked = self._looked if incident is None else (time.monotonic(), incident)
             # A look that is answered in the course of a verdict does not change what that is on.
             self._exchange.looked(generation, came_back, only_waits=self._only_waits, is_brief=is_brief)
 
@@ -134,8 +130,8 @@ class JobStories:
             if heard.word == Word.PROCEED:
                 self._resources.monitor.pass_on(Proceed(heard.generation, heard.came_back))
             elif heard.word == Word.CONFIRM:
-                look = Look(heard.generation, may_signal=False, is_brief=True, came_back=heard.came_back)
-                self._resources.monitor.pass_on(look)
+                known = heard.came_back
+                self._resources.monitor.pass_on(Look(heard.generation, False, is_brief=True, came_back=known))
             elif not self._unanswered or time.monotonic() - self._asked_at > _LOOK_COUNTS_SECONDS:
                 self._unanswered = 0  # a monitor that was replaced meanwhile never answers
                 self._ask(Look(heard.generation, may_signal=False))
@@ -247,8 +243,7 @@ class JobStories:
             wait([], left)
 
     def _ask(self, order: Look) -> None:
-        self._unanswered += 1
-        self._asked_at = time.monotonic()
+        self._unanswered, self._asked_at = self._unanswered + 1, time.monotonic()
         self._resources.monitor.pass_on(order)
 
     def _looked_lately(self) -> Incident | None:

@@ -12,7 +12,66 @@ _STORE = ("tests/launcher/agent/test_store_exchange.py",)
 _STORIES = ("tests/launcher/agent/test_job_stories.py",)
 _TERMINATION = ("tests/launcher/monitor/test_termination.py",)
 
+_COMEBACKS = ("tests/launcher/monitor/test_comebacks.py",)
+_MONITOR = ("tests/launcher/monitor/test_monitor.py",)
+
 MUTANTS_OF_LOOKS = (
+    Mutant(
+        "who was late and was never found to be counts as in time",
+        "launcher/monitor/monitor.py",
+        "            self._comebacks.look(self._judged(), self._lost.freezes(now_ns))\n",
+        "",
+        _MONITOR,
+    ),
+    Mutant(
+        "who was late and is back by the look of another node counts as in time",
+        "launcher/monitor/monitor.py",
+        "        self._comebacks.look(ranks, self._lost.freezes(self._clock()), read=True)\n",
+        "",
+        _MONITOR,
+    ),
+    Mutant(
+        "who was in time has come back",
+        "launcher/monitor/comebacks.py",
+        "if each[0] <= now.last_sign_ns)",
+        "if True)",
+        _COMEBACKS,
+    ),
+    Mutant(
+        "who is still in its section has come back",
+        "launcher/monitor/comebacks.py",
+        " if word(each) not in running]",
+        "]",
+        _COMEBACKS,
+    ),
+    Mutant(
+        "who came back did so when it gave its last sign",
+        "launcher/monitor/comebacks.py",
+        "Comeback(rank.order.rank, at_ns, at_ns - each.since_ns)",
+        "Comeback(rank.order.rank, view.last_sign_ns, at_ns - each.since_ns)",
+        _COMEBACKS,
+    ),
+    Mutant(
+        "a successor is the rank that has come back",
+        "launcher/monitor/comebacks.py",
+        "    if (now.pid, now.start_time) != (before.pid, before.start_time):\n        return []\n    running",
+        "    running",
+        _COMEBACKS,
+    ),
+    Mutant(
+        "time that everybody lost is no time that a rank had",
+        "launcher/monitor/comebacks.py",
+        "passes_ns(each, each.since_ns, freezes)",
+        "passes_ns(each, each.since_ns, [])",
+        _COMEBACKS,
+    ),
+    Mutant(
+        "ranks of an earlier generation have come back in this one",
+        "launcher/monitor/comebacks.py",
+        "view is None or rank.order.generation != generation:",
+        "view is None:",
+        _COMEBACKS,
+    ),
     Mutant(
         "who is kept waiting answers no look, and two wait for each other",
         "launcher/monitor/other_nodes.py",

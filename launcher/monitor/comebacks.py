@@ -11,6 +11,12 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from launcher.monitor.deadline_keys import passes_ns, word
+from launcher.monitor.lost_time import Freeze
+from launcher.monitor.rank_monitor import RankMonitor
+from launcher.monitor.verdict import Deadline, deadlines_in_force
+from resilience_core.protocol.cell_view import CellView
+
 __all__ = ["Comeback", "Comebacks", "explaining", "heard"]
 
 _MOST = 16
@@ -35,6 +41,31 @@ class Comebacks:
     def __init__(self) -> None:
         self._generation = -1
         self._last: collections.deque[Comeback] = collections.deque(maxlen=_MOST)
+        self._before: dict[RankMonitor, CellView] = {}
+
+    def look(self, ranks: Sequence[RankMonitor], freezes: Sequence[Freeze], *, read: bool = False) -> None:
+        """Note who has come back since the last look after a limit had passed, and was not found to be late.
+
+        It was so for less time than a look takes, or a monitor that has just taken over does not believe yet what it
+        sees. The time that is noted is that at which the limit had passed, since the next one is not known.
+
+        Args:
+            ranks: The ranks that are watched.
+            freezes: When everybody lost time.
+            read: Have them say what is now; else what they have said last counts.
+        """
+        generation = max((rank.order.generation for rank in ranks), default=-1)
+        before, self._before = self._before, {}
+        came_back: list[Comeback] = []
+        for rank in ranks:
+            view = rank.view() if read else rank.known
+            if view is None or rank.order.generation != generation:
+                continue
+            self._before[rank] = view
+            passed = [] if rank not in before else _passed(before[rank], view, freezes)
+            came_back += [Comeback(rank.order.rank, at_ns, at_ns - each.since_ns) for at_ns, each in passed[:1]]
+        if came_back:
+            self.note(generation, came_back)
 
     def note(self, generation: int, comebacks: Iterable[Comeback]) -> None:
         """Remember some; those of an earlier generation are forgotten."""
@@ -57,6 +88,16 @@ class Comebacks:
         """
         longest = sorted((*self.of(generation), *more), key=lambda each: -each.silent_ns)[:_MOST]
         return tuple(value for each in longest for value in (each.rank, now_ns - each.at_ns, each.silent_ns))
+
+
+def _passed(before: CellView, now: CellView, freezes: Sequence[Freeze]) -> list[tuple[int, Deadline]]:
+    """Return the deadlines that a rank has met or closed after they had passed, the first to pass first."""
+    if (now.pid, now.start_time) != (before.pid, before.start_time):
+        return []
+    running = set(map(word, deadlines_in_force(now)))
+    met = [each for each in deadlines_in_force(before) if word(each) not in running]
+    passed = [(passes_ns(each, each.since_ns, freezes), each) for each in met]
+    return sorted((each for each in passed if each[0] <= now.last_sign_ns), key=lambda each: each[0])
 
 
 def heard(told: Sequence[int], asked_ns: int) -> tuple[Comeback, ...]:

@@ -93,9 +93,8 @@ class Monitor:
         self._clock()
         while not self._told_to_stop and self._parent_is_alive:
             now_ns = self._clock()
-            look_at_ns = now_ns + self._rules.time_until_next_look(self._judged(), now_ns)
             kills_ns = [rank.kill_at_ns for rank in self._ranks.values() if rank.kill_at_ns is not None]
-            look_at_ns = min([look_at_ns, *kills_ns])
+            look_at_ns = min([now_ns + self._rules.time_until_next_look(self._judged(), now_ns), *kills_ns])
             beat_ns = self._lost.suit_limit(self._rules.smallest_limit_ns)
             while not self._listen(min(beat_ns, look_at_ns - now_ns)):
                 now_ns = self._clock()
@@ -104,6 +103,7 @@ class Monitor:
             now_ns = self._clock()
             self._kill_survivors(now_ns)
             findings = self._rules.look(self._judged())
+            self._comebacks.look(self._judged(), self._lost.freezes(now_ns))
             if findings is not None:
                 self._condemn(findings)
             self._look_for_parts(now_ns)
@@ -156,6 +156,7 @@ class Monitor:
 
     def _look_for_others(self, order: Look) -> None:
         ranks = [rank for rank in self._judged() if rank.order.generation == order.generation]
+        self._comebacks.look(ranks, self._lost.freezes(self._clock()), read=True)
         if order.is_brief:
             answer_briefly(order.generation, ranks, self._looked, self._channel, self._comebacks)
             return

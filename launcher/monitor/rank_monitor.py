@@ -61,6 +61,11 @@ class RankMonitor:
             os.close(descriptor)
         return True
 
+    @property
+    def known(self) -> CellView | None:
+        """Return what it has said last when it was asked; None before that."""
+        return self._known
+
     def view(self) -> CellView | None:
         """Return what the rank says now; None when its cell is damaged. One of a known owner is mended then."""
         problem, view = self._read()

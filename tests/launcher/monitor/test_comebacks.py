@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.monitor.comebacks import Comeback, Comebacks, explaining, heard
+from launcher.monitor.lost_time import Freeze
+from resilience_core.protocol.cell_layout import CLOSED, SHUT_DOWN, WATCHED
+from resilience_core.protocol.cell_view import CellView, OpenSection
 
 S = 1_000_000_000
 
@@ -60,3 +66,97 @@ def test_a_wait_is_explained_by_who_was_silent_for_half_of_the_limit_and_came_ba
     comeback: Comeback, explains: bool
 ) -> None:
     assert explaining([comeback], since_ns=100, limit_ns=100) == ([comeback] if explains else [])
+
+
+# ---- who was late and was not found to be -------------------------------------------------------------------
+
+
+class Rank(SimpleNamespace):
+    """A rank in memory: what it has said last, and what it says when it is asked."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __init__(self, number: int = 0, generation: int = 3) -> None:
+        super().__init__(order=SimpleNamespace(rank=number, generation=generation), known=None, says=None)
+
+    def view(self) -> CellView | None:
+        self.known = self.says
+        return self.known
+
+
+def says(**facts: Any) -> CellView:
+    usual = {
+        "pid": 4711, "start_time": 1, "state": WATCHED, "smallest_limit_ns": 0, "iteration": 3,
+        "heartbeat_ns": CLOSED, "out_of_section_ns": CLOSED, "last_heartbeat_ns": 0, "left_section_ns": 0,
+        "rank": 0, "sections": (),
+    }  # fmt: skip
+    return CellView(**{**usual, **facts})
+
+
+IN_STEP = says(sections=(OpenSection("step", 0, 10 * S, 9 * S),))
+OUTER = OpenSection("epoch", 1, 11 * S, 7 * S)
+
+
+def returns(before: CellView | None, now: CellView | None, *freezes: Freeze) -> list[Comeback]:
+    known, rank = Comebacks(), Rank()
+    for rank.known in (before, now):
+        known.look([rank], freezes)  # type: ignore[list-item]
+    return list(known.of(3))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "comebacks"),
+    [
+        (IN_STEP, says(left_section_ns=10 * S), [Comeback(0, 10 * S, S)]),
+        (IN_STEP, says(left_section_ns=12 * S), [Comeback(0, 10 * S, S)]),  # no later than it did
+        (IN_STEP, says(left_section_ns=10 * S - 1), []),
+        (IN_STEP, says(sections=(OpenSection("step", 0, 13 * S, 12 * S),)), [Comeback(0, 10 * S, S)]),
+        (IN_STEP, IN_STEP, []),
+        (IN_STEP, IN_STEP._replace(last_heartbeat_ns=12 * S), []),  # it is still in it
+        (IN_STEP, IN_STEP._replace(sections=(*IN_STEP.sections, OpenSection("b", 1, 14 * S, 12 * S))), []),
+        (IN_STEP, says(state=SHUT_DOWN, left_section_ns=12 * S), [Comeback(0, 10 * S, S)]),
+        (IN_STEP, says(pid=4712, left_section_ns=12 * S), []),
+        (IN_STEP, says(start_time=2, left_section_ns=12 * S), []),
+        (IN_STEP, None, []),
+        (None, says(left_section_ns=12 * S), []),
+        (says(heartbeat_ns=10 * S, last_heartbeat_ns=8 * S), says(heartbeat_ns=13 * S, last_heartbeat_ns=11 * S),
+         [Comeback(0, 10 * S, 2 * S)]),
+        (says(out_of_section_ns=10 * S, left_section_ns=6 * S), IN_STEP._replace(last_heartbeat_ns=11 * S),
+         [Comeback(0, 10 * S, 4 * S)]),
+        (IN_STEP._replace(sections=(OUTER, *IN_STEP.sections)), says(left_section_ns=12 * S),
+         [Comeback(0, 10 * S, S)]),  # one, the first that has passed
+    ],
+)  # fmt: skip
+def test_who_meets_a_limit_that_has_passed_has_come_back(
+    before: CellView | None, now: CellView | None, comebacks: list[Comeback]
+) -> None:
+    assert returns(before, now) == comebacks
+
+
+def test_lost_time_moves_the_limit_that_must_have_passed() -> None:
+    freeze = Freeze(9 * S + 1, 9 * S + 1 + S // 2)
+    assert returns(IN_STEP, says(left_section_ns=10 * S + S // 2 - 1), freeze) == []
+    assert returns(IN_STEP, says(left_section_ns=10 * S + S // 2), freeze) == [Comeback(0, 10 * S + S // 2, S + S // 2)]
+
+
+def test_it_is_noted_once_and_of_the_newest_generation_alone() -> None:
+    known, rank, former = Comebacks(), Rank(number=5), Rank(number=6, generation=2)
+    ranks: Any = [former, rank]
+    for each in (IN_STEP, says(left_section_ns=11 * S), says(left_section_ns=12 * S)):
+        rank.known = former.known = each
+        known.look(ranks, [])
+    assert known.of(3) == (Comeback(5, 10 * S, S),)
+    known.look([], [])
+    assert known.of(3) == (Comeback(5, 10 * S, S),)
+
+
+def test_what_ranks_say_now_counts_where_they_are_asked() -> None:
+    known, rank = Comebacks(), Rank()
+    ranks: Any = [rank]
+    rank.says = IN_STEP
+    known.look(ranks, [], read=True)
+    rank.says = says(left_section_ns=11 * S)
+    known.look(ranks, [])
+    assert known.of(3) == ()
+    known.look(ranks, [], read=True)
+    assert known.of(3) == (Comeback(0, 10 * S, S),)

@@ -132,6 +132,40 @@ def test_a_brief_look_tells_who_came_back_since_the_last_verdict(
     assert (looked.is_brief, looked.came_back[0], looked.came_back[2]) == (True, 0, S)
 
 
+@pytest.mark.parametrize("is_brief", [True, False])
+@pytest.mark.parametrize("turns", [0, 1])
+def test_who_came_back_and_was_never_found_to_be_late_is_told_to_other_nodes(
+    monitor: Callable[..., Monitor],
+    cell: Cell,
+    channel: tuple[socket.socket, socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    is_brief: bool,
+    turns: int,
+) -> None:
+    """It was late for less time than a look takes, or this monitor has just taken over."""
+    own(cell)
+    watching, now_ns = monitor(stack_capture_timeout=60), time.monotonic_ns()
+    (rank,) = watching._ranks.values()
+    cell.words[LAST_HEARTBEAT], cell.words[HEARTBEAT] = now_ns - 3 * S, now_ns - S
+    rank.view()
+    watching._comebacks.look([rank], [])
+    cell.words[LAST_HEARTBEAT], cell.words[HEARTBEAT] = now_ns, now_ns + 2 * S
+    if turns:
+
+        def look(ranks: Any) -> None:
+            watching._told_to_stop = True
+
+        monkeypatch.setattr(watching._rules, "look", look)
+        monkeypatch.setattr(watching, "_listen", lambda ns: False)
+        watching.run()
+        assert [each.rank for each in watching._comebacks.of(0)] == [0]
+    watching._look_for_others(Look(0, False, is_brief=is_brief))
+    looked = REPORTS.decode(channel[0].recv(1 << 16))
+    assert isinstance(looked, Looked)
+    assert (looked.is_brief, looked.came_back[0], looked.came_back[2]) == (is_brief, 0, 2 * S)
+    assert looked.came_back[1] >= S
+
+
 def test_before_a_rank_has_spoken_the_configured_limits_say_how_often_to_look(monitor: Callable[..., Monitor]) -> None:
     """It may initialise, open a section and hang in it between two looks: the verdict would come late."""
     watching = monitor(rank_section_timeouts={"setup": 60, "step": 0.25})

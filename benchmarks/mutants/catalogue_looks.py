@@ -31,6 +31,13 @@ MUTANTS_OF_LOOKS = (
         _MONITOR,
     ),
     Mutant(
+        "a monitor that takes over has seen all that was",
+        "launcher/monitor/comebacks.py",
+        "            elif view.last_sign_ns:\n",
+        "            elif False:\n",
+        _COMEBACKS,
+    ),
+    Mutant(
         "who was in time has come back",
         "launcher/monitor/comebacks.py",
         "if each[0] <= now.last_sign_ns)",
@@ -47,8 +54,8 @@ MUTANTS_OF_LOOKS = (
     Mutant(
         "who came back did so when it gave its last sign",
         "launcher/monitor/comebacks.py",
-        "Comeback(rank.order.rank, at_ns, at_ns - each.since_ns)",
-        "Comeback(rank.order.rank, view.last_sign_ns, at_ns - each.since_ns)",
+        "Comeback(rank.order.rank, at_ns, at_ns - each.since_ns) for",
+        "Comeback(rank.order.rank, view.last_sign_ns, at_ns - each.since_ns) for",
         _COMEBACKS,
     ),
     Mutant(

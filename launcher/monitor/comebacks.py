@@ -49,6 +49,9 @@ class Comebacks:
         It was so for less time than a look takes, or a monitor that has just taken over does not believe yet what it
         sees. The time that is noted is that at which the limit had passed, since the next one is not known.
 
+        A rank that has given signs before it was looked at for the first time may have been late unseen: its monitor
+        was replaced. It counts as one that came back with its last sign.
+
         Args:
             ranks: The ranks that are watched.
             freezes: When everybody lost time.
@@ -62,8 +65,12 @@ class Comebacks:
             if view is None or rank.order.generation != generation:
                 continue
             self._before[rank] = view
-            passed = [] if rank not in before else _passed(before[rank], view, freezes)
-            came_back += [Comeback(rank.order.rank, at_ns, at_ns - each.since_ns) for at_ns, each in passed[:1]]
+            if rank in before:
+                passed = _passed(before[rank], view, freezes)[:1]
+                came_back += [Comeback(rank.order.rank, at_ns, at_ns - each.since_ns) for at_ns, each in passed]
+            elif view.last_sign_ns:
+                at_ns = view.last_sign_ns
+                came_back.append(Comeback(rank.order.rank, at_ns, at_ns - rank.order.started_ns))
         if came_back:
             self.note(generation, came_back)
 

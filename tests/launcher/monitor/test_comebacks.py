@@ -77,7 +77,8 @@ class Rank(SimpleNamespace):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __init__(self, number: int = 0, generation: int = 3) -> None:
-        super().__init__(order=SimpleNamespace(rank=number, generation=generation), known=None, says=None)
+        order = SimpleNamespace(rank=number, generation=generation, started_ns=6 * S)
+        super().__init__(order=order, known=None, says=None)
 
     def view(self) -> CellView | None:
         self.known = self.says
@@ -99,7 +100,7 @@ OUTER = OpenSection("epoch", 1, 11 * S, 7 * S)
 
 def returns(before: CellView | None, now: CellView | None, *freezes: Freeze) -> list[Comeback]:
     known, rank = Comebacks(), Rank()
-    for rank.known in (before, now):
+    for rank.known in (says(), before, now):
         known.look([rank], freezes)  # type: ignore[list-item]
     return list(known.of(3))
 
@@ -118,7 +119,8 @@ def returns(before: CellView | None, now: CellView | None, *freezes: Freeze) -> 
         (IN_STEP, says(pid=4712, left_section_ns=12 * S), []),
         (IN_STEP, says(start_time=2, left_section_ns=12 * S), []),
         (IN_STEP, None, []),
-        (None, says(left_section_ns=12 * S), []),
+        (None, says(left_section_ns=12 * S), [Comeback(0, 12 * S, 6 * S)]),  # whose monitor was replaced
+        (says(), says(left_section_ns=12 * S), []),
         (says(heartbeat_ns=10 * S, last_heartbeat_ns=8 * S), says(heartbeat_ns=13 * S, last_heartbeat_ns=11 * S),
          [Comeback(0, 10 * S, 2 * S)]),
         (says(out_of_section_ns=10 * S, left_section_ns=6 * S), IN_STEP._replace(last_heartbeat_ns=11 * S),
@@ -142,7 +144,7 @@ def test_lost_time_moves_the_limit_that_must_have_passed() -> None:
 def test_it_is_noted_once_and_of_the_newest_generation_alone() -> None:
     known, rank, former = Comebacks(), Rank(number=5), Rank(number=6, generation=2)
     ranks: Any = [former, rank]
-    for each in (IN_STEP, says(left_section_ns=11 * S), says(left_section_ns=12 * S)):
+    for each in (says(), IN_STEP, says(left_section_ns=11 * S), says(left_section_ns=12 * S)):
         rank.known = former.known = each
         known.look(ranks, [])
     assert known.of(3) == (Comeback(5, 10 * S, S),)
@@ -153,8 +155,8 @@ def test_it_is_noted_once_and_of_the_newest_generation_alone() -> None:
 def test_what_ranks_say_now_counts_where_they_are_asked() -> None:
     known, rank = Comebacks(), Rank()
     ranks: Any = [rank]
-    rank.says = IN_STEP
-    known.look(ranks, [], read=True)
+    for rank.says in (says(), IN_STEP):
+        known.look(ranks, [], read=True)
     rank.says = says(left_section_ns=11 * S)
     known.look(ranks, [])
     assert known.of(3) == ()

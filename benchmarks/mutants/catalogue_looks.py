@@ -38,6 +38,20 @@ MUTANTS_OF_LOOKS = (
         _COMEBACKS,
     ),
     Mutant(
+        "what ranks have said is kept for ever",
+        "launcher/monitor/comebacks.py",
+        " if rank.order.generation >= generation}",
+        "}",
+        _COMEBACKS,
+    ),
+    Mutant(
+        "a look at no rank forgets what the others have said",
+        "launcher/monitor/comebacks.py",
+        "        self._before = dict(before)\n",
+        "        self._before = {}\n",
+        _COMEBACKS,
+    ),
+    Mutant(
         "who was in time has come back",
         "launcher/monitor/comebacks.py",
         "if each[0] <= now.last_sign_ns)",

@@ -57,8 +57,9 @@ class Comebacks:
             freezes: When everybody lost time.
             read: Have them say what is now; else what they have said last counts.
         """
-        generation = max((rank.order.generation for rank in ranks), default=-1)
-        before, self._before = self._before, {}
+        generation = max((rank.order.generation for rank in (*ranks, *self._before)), default=-1)
+        before = {rank: view for rank, view in self._before.items() if rank.order.generation >= generation}
+        self._before = dict(before)
         came_back: list[Comeback] = []
         for rank in ranks:
             view = rank.view() if read else rank.known

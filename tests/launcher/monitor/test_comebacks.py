@@ -98,9 +98,9 @@ IN_STEP = says(sections=(OpenSection("step", 0, 10 * S, 9 * S),))
 OUTER = OpenSection("epoch", 1, 11 * S, 7 * S)
 
 
-def returns(before: CellView | None, now: CellView | None, *freezes: Freeze) -> list[Comeback]:
+def returns(*views: CellView | None, freezes: tuple[Freeze, ...] = ()) -> list[Comeback]:
     known, rank = Comebacks(), Rank()
-    for rank.known in (says(), before, now):
+    for rank.known in views:
         known.look([rank], freezes)  # type: ignore[list-item]
     return list(known.of(3))
 
@@ -119,7 +119,6 @@ def returns(before: CellView | None, now: CellView | None, *freezes: Freeze) -> 
         (IN_STEP, says(pid=4712, left_section_ns=12 * S), []),
         (IN_STEP, says(start_time=2, left_section_ns=12 * S), []),
         (IN_STEP, None, []),
-        (None, says(left_section_ns=12 * S), [Comeback(0, 12 * S, 6 * S)]),  # whose monitor was replaced
         (says(), says(left_section_ns=12 * S), []),
         (says(heartbeat_ns=10 * S, last_heartbeat_ns=8 * S), says(heartbeat_ns=13 * S, last_heartbeat_ns=11 * S),
          [Comeback(0, 10 * S, 2 * S)]),
@@ -132,13 +131,22 @@ def returns(before: CellView | None, now: CellView | None, *freezes: Freeze) -> 
 def test_who_meets_a_limit_that_has_passed_has_come_back(
     before: CellView | None, now: CellView | None, comebacks: list[Comeback]
 ) -> None:
-    assert returns(before, now) == comebacks
+    assert returns(says(), before, now) == comebacks
 
 
 def test_lost_time_moves_the_limit_that_must_have_passed() -> None:
     freeze = Freeze(9 * S + 1, 9 * S + 1 + S // 2)
-    assert returns(IN_STEP, says(left_section_ns=10 * S + S // 2 - 1), freeze) == []
-    assert returns(IN_STEP, says(left_section_ns=10 * S + S // 2), freeze) == [Comeback(0, 10 * S + S // 2, S + S // 2)]
+    for left_ns, comebacks in (
+        (10 * S + S // 2 - 1, []),
+        (10 * S + S // 2, [Comeback(0, 10 * S + S // 2, S + S // 2)]),
+    ):
+        assert returns(says(), IN_STEP, says(left_section_ns=left_ns), freezes=(freeze,)) == comebacks
+
+
+def test_a_rank_that_has_given_signs_before_its_monitor_took_over_came_back_with_the_last_one() -> None:
+    assert returns(IN_STEP) == [Comeback(0, 9 * S, 3 * S)]
+    assert returns(None, says(left_section_ns=12 * S)) == [Comeback(0, 12 * S, 6 * S)]
+    assert returns(says(), says(left_section_ns=12 * S)) == []
 
 
 def test_it_is_noted_once_and_of_the_newest_generation_alone() -> None:
@@ -148,8 +156,22 @@ def test_it_is_noted_once_and_of_the_newest_generation_alone() -> None:
         rank.known = former.known = each
         known.look(ranks, [])
     assert known.of(3) == (Comeback(5, 10 * S, S),)
-    known.look([], [])
+    for of in ([], [former], ranks):  # a look at ranks that are no longer watched, say
+        known.look(of, [])
     assert known.of(3) == (Comeback(5, 10 * S, S),)
+
+
+def test_a_rank_that_cannot_be_read_for_a_while_is_no_rank_of_another_monitor() -> None:
+    assert returns(says(), IN_STEP, None, says(left_section_ns=11 * S)) == [Comeback(0, 10 * S, S)]
+
+
+def test_what_earlier_generations_have_said_is_not_kept() -> None:
+    known = Comebacks()
+    for generation in range(5):
+        rank = Rank(generation=generation)
+        rank.known = says()
+        known.look([rank], [])  # type: ignore[list-item]
+    assert [rank.order.generation for rank in known._before] == [4]
 
 
 def test_what_ranks_say_now_counts_where_they_are_asked() -> None:

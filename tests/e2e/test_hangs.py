@@ -127,6 +127,16 @@ exec {find_py_spy()} "$@"
     assert " waits for rank 1, which came back" in job.stderr
 
 
+@pytest.mark.long
+def test_who_waits_for_a_rank_that_was_late_for_a_moment_is_spared(launch: Callable[..., Any]) -> None:
+    """No look may have found it to be late; it counted as in time then, and the one that waited was killed."""
+    job = launch("late_unseen.py", 1, 6, options=["--max-restarts", 0], rank_section_timeouts="step:1")
+    assert job.wait(120) == 0, job.stderr
+    assert job.incidents() == []
+    assert job.stdout.count("is done") == 2
+    assert " waits for rank 1, which came back" in job.stderr
+
+
 def test_a_slow_step_within_its_limit_is_nobodys_business(launch: Callable[..., Any]) -> None:
     job = launch(
         "loop.py", faults="slow_step:rank=1,step=3,seconds=0.7", rank_section_timeouts="setup:9,step:20,checkpointing:9"

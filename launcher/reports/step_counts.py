@@ -125,7 +125,9 @@ def last_missing(story: Story) -> tuple[int, int] | None:
     there: dict[int, set[int]] = {}
     for generation in story.generations:
         there.setdefault(generation.run, set()).add(generation.number)
-    return max(((run, n) for run, numbers in there.items() for n in set(range(max(numbers))) - numbers), default=None)
+    # A number that is damaged may be of any size, so none is looked for one by one.
+    before = {(run, number - 1) for run, numbers in there.items() for number in numbers if number > 0}
+    return max(before - {(run, number) for run, numbers in there.items() for number in numbers}, default=None)
 
 
 def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,33 @@ def test_a_value_that_is_none_is_no_reason_to_fail(run: InventedRun, data: st.Da
         path.write_text("\n".join(documents) + "\n")
         with contextlib.suppress(NoRunError):  # another version of the events, say
             shown(run)
+    finally:
+        path.write_text(written)
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Let this process have two gibibytes more than it has: a mistake ends a test, and not the machine."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + (2 << 30), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("number", [1 << 63, 10**29])
+@pytest.mark.parametrize("event", ["started", "hang"])
+def test_a_damaged_number_of_a_generation_costs_no_memory(run: InventedRun, event: str, number: int) -> None:
+    """One bit may make it of any size, and the ones before it were looked for one by one."""
+    paths = sorted(run.folders[0].glob("events*.jsonl"))
+    path = next(each for each in paths if f'"{event}"' in each.read_text())
+    written = path.read_text()
+    documents = [json.loads(line) for line in written.splitlines()]
+    next(each for each in documents if each["event"] == event)["generation"] = number
+    try:
+        path.write_text("".join(f"{json.dumps(each)}\n" for each in documents))
+        shown(run)
     finally:
         path.write_text(written)
 

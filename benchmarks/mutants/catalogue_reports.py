@@ -481,8 +481,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts steps although nothing is left of a generation",
         _COUNTS,
-        "    return max(before - {(run, number) for run, numbers in there.items() for number in numbers}, default=None)\n",
-        "    return max(before - before, default=None)\n",
+        "before - {(run, number) for run, numbers in there.items() for number in numbers}",
+        "before - before",
         _GAPS,
     ),
     Mutant(

@@ -19,14 +19,14 @@ MUTANTS_OF_LOOKS = (
     Mutant(
         "who was late and was never found to be counts as in time",
         "launcher/monitor/monitor.py",
-        "            self._comebacks.look(self._judged(), self._lost.freezes(now_ns))\n",
+        "            self._comebacks.look(self._judged())\n",
         "",
         _MONITOR,
     ),
     Mutant(
         "who was late and is back by the look of another node counts as in time",
         "launcher/monitor/monitor.py",
-        "        self._comebacks.look(ranks, self._lost.freezes(self._clock()), read=True)\n",
+        "        self._comebacks.look(ranks, read=True)\n",
         "",
         _MONITOR,
     ),
@@ -54,7 +54,7 @@ MUTANTS_OF_LOOKS = (
     Mutant(
         "who was in time has come back",
         "launcher/monitor/comebacks.py",
-        "if each[0] <= now.last_sign_ns)",
+        "if each.at_ns <= now.last_sign_ns)",
         "if True)",
         _COMEBACKS,
     ),
@@ -68,8 +68,8 @@ MUTANTS_OF_LOOKS = (
     Mutant(
         "who came back did so when it gave its last sign",
         "launcher/monitor/comebacks.py",
-        "Comeback(rank.order.rank, at_ns, at_ns - each.since_ns) for",
-        "Comeback(rank.order.rank, view.last_sign_ns, at_ns - each.since_ns) for",
+        "Comeback(rank.order.rank, each.at_ns, each.at_ns - each.since_ns) for",
+        "Comeback(rank.order.rank, view.last_sign_ns, each.at_ns - each.since_ns) for",
         _COMEBACKS,
     ),
     Mutant(
@@ -77,13 +77,6 @@ MUTANTS_OF_LOOKS = (
         "launcher/monitor/comebacks.py",
         "    if (now.pid, now.start_time) != (before.pid, before.start_time):\n        return []\n    running",
         "    running",
-        _COMEBACKS,
-    ),
-    Mutant(
-        "time that everybody lost is no time that a rank had",
-        "launcher/monitor/comebacks.py",
-        "passes_ns(each, each.since_ns, freezes)",
-        "passes_ns(each, each.since_ns, [])",
         _COMEBACKS,
     ),
     Mutant(

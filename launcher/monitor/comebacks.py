@@ -11,8 +11,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from launcher.monitor.deadline_keys import passes_ns, word
-from launcher.monitor.lost_time import Freeze
+from launcher.monitor.deadline_keys import word
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.verdict import Deadline, deadlines_in_force
 from resilience_core.protocol.cell_view import CellView
@@ -43,18 +42,18 @@ class Comebacks:
         self._last: collections.deque[Comeback] = collections.deque(maxlen=_MOST)
         self._before: dict[RankMonitor, CellView] = {}
 
-    def look(self, ranks: Sequence[RankMonitor], freezes: Sequence[Freeze], *, read: bool = False) -> None:
+    def look(self, ranks: Sequence[RankMonitor], *, read: bool = False) -> None:
         """Note who has come back since the last look after a limit had passed, and was not found to be late.
 
         It was so for less time than a look takes, or a monitor that has just taken over does not believe yet what it
-        sees. The time that is noted is that at which the limit had passed, since the next one is not known.
+        sees. The time that is noted is that at which the limit had passed, since the next one is not known. Lost time
+        is not given back here: who waits for a rank that was in time because of it has waited for longer, too.
 
         A rank that has given signs before it was looked at for the first time may have been late unseen: its monitor
         was replaced. It counts as one that came back with its last sign.
 
         Args:
             ranks: The ranks that are watched.
-            freezes: When everybody lost time.
             read: Have them say what is now; else what they have said last counts.
         """
         generation = max((rank.order.generation for rank in (*ranks, *self._before)), default=-1)
@@ -67,8 +66,8 @@ class Comebacks:
                 continue
             self._before[rank] = view
             if rank in before:
-                passed = _passed(before[rank], view, freezes)[:1]
-                came_back += [Comeback(rank.order.rank, at_ns, at_ns - each.since_ns) for at_ns, each in passed]
+                passed = _passed(before[rank], view)[:1]
+                came_back += [Comeback(rank.order.rank, each.at_ns, each.at_ns - each.since_ns) for each in passed]
             elif view.last_sign_ns:
                 at_ns = view.last_sign_ns
                 came_back.append(Comeback(rank.order.rank, at_ns, at_ns - rank.order.started_ns))
@@ -98,14 +97,13 @@ class Comebacks:
         return tuple(value for each in longest for value in (each.rank, now_ns - each.at_ns, each.silent_ns))
 
 
-def _passed(before: CellView, now: CellView, freezes: Sequence[Freeze]) -> list[tuple[int, Deadline]]:
+def _passed(before: CellView, now: CellView) -> list[Deadline]:
     """Return the deadlines that a rank has met or closed after they had passed, the first to pass first."""
     if (now.pid, now.start_time) != (before.pid, before.start_time):
         return []
     running = set(map(word, deadlines_in_force(now)))
     met = [each for each in deadlines_in_force(before) if word(each) not in running]
-    passed = [(passes_ns(each, each.since_ns, freezes), each) for each in met]
-    return sorted((each for each in passed if each[0] <= now.last_sign_ns), key=lambda each: each[0])
+    return sorted((each for each in met if each.at_ns <= now.last_sign_ns), key=lambda each: each.at_ns)
 
 
 def heard(told: Sequence[int], asked_ns: int) -> tuple[Comeback, ...]:

@@ -103,7 +103,7 @@ class Monitor:
             now_ns = self._clock()
             self._kill_survivors(now_ns)
             findings = self._rules.look(self._judged())
-            self._comebacks.look(self._judged(), self._lost.freezes(now_ns))
+            self._comebacks.look(self._judged())
             if findings is not None:
                 self._condemn(findings)
             self._look_for_parts(now_ns)
@@ -156,7 +156,7 @@ class Monitor:
 
     def _look_for_others(self, order: Look) -> None:
         ranks = [rank for rank in self._judged() if rank.order.generation == order.generation]
-        self._comebacks.look(ranks, self._lost.freezes(self._clock()), read=True)
+        self._comebacks.look(ranks, read=True)
         if order.is_brief:
             answer_briefly(order.generation, ranks, self._looked, self._channel, self._comebacks)
             return

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.monitor.comebacks import Comeback, Comebacks, explaining, heard
-from launcher.monitor.lost_time import Freeze
 from resilience_core.protocol.cell_layout import CLOSED, SHUT_DOWN, WATCHED
 from resilience_core.protocol.cell_view import CellView, OpenSection
 
@@ -98,10 +97,10 @@ IN_STEP = says(sections=(OpenSection("step", 0, 10 * S, 9 * S),))
 OUTER = OpenSection("epoch", 1, 11 * S, 7 * S)
 
 
-def returns(*views: CellView | None, freezes: tuple[Freeze, ...] = ()) -> list[Comeback]:
+def returns(*views: CellView | None) -> list[Comeback]:
     known, rank = Comebacks(), Rank()
     for rank.known in views:
-        known.look([rank], freezes)  # type: ignore[list-item]
+        known.look([rank])  # type: ignore[list-item]
     return list(known.of(3))
 
 
@@ -134,15 +133,6 @@ def test_who_meets_a_limit_that_has_passed_has_come_back(
     assert returns(says(), before, now) == comebacks
 
 
-def test_lost_time_moves_the_limit_that_must_have_passed() -> None:
-    freeze = Freeze(9 * S + 1, 9 * S + 1 + S // 2)
-    for left_ns, comebacks in (
-        (10 * S + S // 2 - 1, []),
-        (10 * S + S // 2, [Comeback(0, 10 * S + S // 2, S + S // 2)]),
-    ):
-        assert returns(says(), IN_STEP, says(left_section_ns=left_ns), freezes=(freeze,)) == comebacks
-
-
 def test_a_rank_that_has_given_signs_before_its_monitor_took_over_came_back_with_the_last_one() -> None:
     assert returns(IN_STEP) == [Comeback(0, 9 * S, 3 * S)]
     assert returns(None, says(left_section_ns=12 * S)) == [Comeback(0, 12 * S, 6 * S)]
@@ -154,10 +144,10 @@ def test_it_is_noted_once_and_of_the_newest_generation_alone() -> None:
     ranks: Any = [former, rank]
     for each in (says(), IN_STEP, says(left_section_ns=11 * S), says(left_section_ns=12 * S)):
         rank.known = former.known = each
-        known.look(ranks, [])
+        known.look(ranks)
     assert known.of(3) == (Comeback(5, 10 * S, S),)
     for of in ([], [former], ranks):  # a look at ranks that are no longer watched, say
-        known.look(of, [])
+        known.look(of)
     assert known.of(3) == (Comeback(5, 10 * S, S),)
 
 
@@ -170,7 +160,7 @@ def test_what_earlier_generations_have_said_is_not_kept() -> None:
     for generation in range(5):
         rank = Rank(generation=generation)
         rank.known = says()
-        known.look([rank], [])  # type: ignore[list-item]
+        known.look([rank])  # type: ignore[list-item]
     assert [rank.order.generation for rank in known._before] == [4]
 
 
@@ -178,9 +168,9 @@ def test_what_ranks_say_now_counts_where_they_are_asked() -> None:
     known, rank = Comebacks(), Rank()
     ranks: Any = [rank]
     for rank.says in (says(), IN_STEP):
-        known.look(ranks, [], read=True)
+        known.look(ranks, read=True)
     rank.says = says(left_section_ns=11 * S)
-    known.look(ranks, [])
+    known.look(ranks)
     assert known.of(3) == ()
-    known.look(ranks, [], read=True)
+    known.look(ranks, read=True)
     assert known.of(3) == (Comeback(0, 10 * S, S),)

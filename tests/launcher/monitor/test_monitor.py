@@ -116,7 +116,7 @@ def test_a_brief_look_tells_who_came_back_since_the_last_verdict(
     own(cell)
     watching, now_ns = monitor(), time.monotonic_ns()
     (rank,) = watching._ranks.values()
-    watching._comebacks.look([rank], [], read=True)
+    watching._comebacks.look([rank], read=True)
     views = []
     for ago_s in (100, 1):
         cell.words[LAST_HEARTBEAT] = now_ns - ago_s * S
@@ -147,9 +147,9 @@ def test_who_came_back_and_was_never_found_to_be_late_is_told_to_other_nodes(
     own(cell)
     watching, now_ns = monitor(stack_capture_timeout=60), time.monotonic_ns()
     (rank,) = watching._ranks.values()
-    watching._comebacks.look([rank], [], read=True)
+    watching._comebacks.look([rank], read=True)
     cell.words[LAST_HEARTBEAT], cell.words[HEARTBEAT] = now_ns - 3 * S, now_ns - S
-    watching._comebacks.look([rank], [], read=True)
+    watching._comebacks.look([rank], read=True)
     cell.words[LAST_HEARTBEAT], cell.words[HEARTBEAT] = now_ns, now_ns + 2 * S
     if turns:
 

@@ -479,6 +479,13 @@ MUTANTS_OF_REPORTS = (
         _GAPS,
     ),
     Mutant(
+        "a line of before its launcher was started counts",
+        "launcher/records/event_files.py",
+        'for event in [each for each in events if each["t_ns"] < began_ns]:',
+        "for event in ():",
+        ("tests/launcher/records/test_event_files.py",),
+    ),
+    Mutant(
         "a report counts steps although nothing is left of a generation",
         _COUNTS,
         "before - {(run, number) for run, numbers in there.items() for number in numbers}",

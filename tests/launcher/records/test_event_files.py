@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,23 @@ def test_an_event_that_names_its_launcher_itself_is_believed(tmp_path: Path) -> 
     file = read_event_file(log.path)
     assert file is not None
     assert file.launcher == 7
+
+
+@pytest.mark.parametrize(("began_ns", "left_out"), [(50, [0, 49]), (101, []), ("x", []), (None, [])])
+def test_a_line_of_before_its_launcher_was_started_is_damaged(
+    tmp_path: Path, began_ns: object, left_out: list[int]
+) -> None:
+    """A run of some seconds was one of hours. Where the first line is of before that, too, it says nothing."""
+    path = tmp_path / "events.jsonl"
+    events = [{"event": "began", "t_ns": 100, "process_began_ns": began_ns}]
+    events += [{"event": "stopped", "t_ns": at_ns} for at_ns in (0, 50, 49, 200)]
+    path.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    said: list[str] = []
+    file = read_event_file(str(path), said.append)
+    assert file is not None
+    assert [event["t_ns"] for event in file.events] == [n for n in (100, 0, 50, 49, 200) if n not in left_out]
+    wording = "a damaged line is left out, its t_ns is {}, and its launcher was started at 50"
+    assert said == [f"{path}: {wording.format(at_ns)}" for at_ns in left_out]
 
 
 def test_a_file_without_a_whole_line_is_none(tmp_path: Path) -> None:

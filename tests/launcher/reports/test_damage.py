@@ -200,7 +200,7 @@ def damaged_run(folder: Path) -> InventedRun:
     run = invent_run(folder, failures=[Failure(7, 1)], steps=20)
     for name, line in (
         ("events.jsonl", '{"event": 7, "t_ns": 1}'),
-        ("figures.jsonl", '{"event": "figures", "t_ns": 1}'),
+        ("figures.jsonl", '{"event": "figures", "t_ns": 1000000000000000}'),
     ):
         path = run.folders[0] / name
         path.write_text(f"{path.read_text()}{line}\n")

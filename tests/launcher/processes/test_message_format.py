@@ -111,7 +111,7 @@ def test_every_kind_arrives_as_it_was_sent(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"version": 1}, "version 1 where 4 is spoken.*start the job again"),
+        ({"version": 1}, "version 1 where 5 is spoken.*start the job again"),
         ({"kind": "Sing"}, "unknown kind 'Sing'; known are Watch, Forget"),
         ({"kind": {}}, "unknown kind {}; known are Watch, Forget"),
         ({"kind": []}, r"unknown kind \[\]; known are Watch, Forget"),

@@ -481,8 +481,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a line of before its launcher was started counts",
         "launcher/records/event_files.py",
-        'for event in [each for each in events if each["t_ns"] < began_ns]:',
-        "for event in ():",
+        '        events = [each for each in events if each["t_ns"] >= began_ns]\n',
+        "",
         ("tests/launcher/records/test_event_files.py",),
     ),
     Mutant(

@@ -29,7 +29,8 @@ class Comeback(NamedTuple):
     rank: int
     """Its number in the job."""
     at_ns: int
-    """When it was found to have come back; of a rank of another node, no later than that."""
+    """When it was found to have come back, or a time before that: of a rank of another node, or of one that no look has
+    found to be late."""
     silent_ns: int
     """How long it had given no sign, or had what it was late with."""
 

@@ -177,10 +177,10 @@ def read_event_file(path: str, leave_out: Callable[[str], object] = warn_once) -
     check_version(path, first.get("version", 1), FORMAT_VERSION)  # the first release wrote none
     pid, began_ns = first.get("launcher"), first.get("process_began_ns")
     if type(began_ns) is int and began_ns <= first["t_ns"]:
-        for event in [each for each in events if each["t_ns"] < began_ns]:
-            events.remove(event)
-            what = f"its t_ns is {event['t_ns']}, and its launcher was started at {began_ns}"
+        for early_ns in [each["t_ns"] for each in events if each["t_ns"] < began_ns]:
+            what = f"its t_ns is {early_ns}, and its launcher was started at {began_ns}"
             leave_out(f"{path}: a damaged line is left out, {what}")
+        events = [each for each in events if each["t_ns"] >= began_ns]
     return EventFile(
         path=path,
         node=str(first.get("node", "")),

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.monitor.comebacks import Comeback, Comebacks, explaining, heard
-from resilience_core.protocol.cell_layout import CLOSED, SHUT_DOWN, WATCHED
+from resilience_core.protocol.cell_layout import SHUT_DOWN
 from resilience_core.protocol.cell_view import CellView, OpenSection
+from tests.launcher.monitor.views import view as says
 
 S = 1_000_000_000
 
@@ -82,15 +83,6 @@ class Rank(SimpleNamespace):
     def view(self) -> CellView | None:
         self.known = self.says
         return self.known
-
-
-def says(**facts: Any) -> CellView:
-    usual = {
-        "pid": 4711, "start_time": 1, "state": WATCHED, "smallest_limit_ns": 0, "iteration": 3,
-        "heartbeat_ns": CLOSED, "out_of_section_ns": CLOSED, "last_heartbeat_ns": 0, "left_section_ns": 0,
-        "rank": 0, "sections": (),
-    }  # fmt: skip
-    return CellView(**{**usual, **facts})
 
 
 IN_STEP = says(sections=(OpenSection("step", 0, 10 * S, 9 * S),))

@@ -12,18 +12,9 @@ from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, Deadline, deadlines_in_force, sight
 from resilience_core.protocol.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, UNUSED, WATCHED
 from resilience_core.protocol.cell_view import CellView, OpenSection
+from tests.launcher.monitor.views import view
 
 S = 1_000_000_000
-
-
-def view(**facts: Any) -> CellView:
-    """A rank that is watched and owes nothing."""
-    usual = {
-        "pid": 4711, "start_time": 1, "state": WATCHED, "smallest_limit_ns": 0, "iteration": 3,
-        "heartbeat_ns": CLOSED, "out_of_section_ns": CLOSED, "last_heartbeat_ns": 0, "left_section_ns": 0,
-        "rank": 0, "sections": (),
-    }  # fmt: skip
-    return CellView(**{**usual, **facts})
 
 
 def section(name: str, deadline_ns: int, opened_ns: int = 0, slot: int = 0) -> OpenSection:

@@ -3,6 +3,9 @@
 All rules see the rows that are a rank's own work (sections without a collective, arrival gaps) and never those that are
 a wait, which most of the published rules would be misled by. A rank is named if any row names it. Where ranks tell
 their group, each group is judged by itself. What a rank has not reported is NaN, and names nobody.
+
+Each rule can be made stricter by a factor on what it compares with, and is played with all of :data:`FACTORS` at the
+same time. As published, or as is usual, the factor is 1.
 """
 
 from __future__ import annotations
@@ -17,19 +20,23 @@ import numpy.typing as npt
 from benchmarks.fleet.jobs import Window
 from benchmarks.fleet.noise import Floats
 
-__all__ = ["RULES", "Cusum", "Mad", "Minimum", "Pooled", "Rule", "ZScore"]
+__all__ = ["FACTORS", "RULES", "Cusum", "Mad", "Minimum", "Pooled", "Rule", "ZScore"]
 
 Mask = npt.NDArray[np.bool_]
 Groups = npt.NDArray[np.int64]
 
 _TO_MODIFIED_Z = 0.6745
+_MODIFIED_Z_LIMIT = 3.5
+
+FACTORS = np.append(1.1 ** np.arange(100), np.inf)
+"""By which rules are made stricter: from 1 to 12,528, and infinity, with which no rule names anybody."""
 
 
 class Rule(Protocol):
     """A rule that judges one job, window by window."""
 
     def see(self, window: Window) -> Mask:
-        """Return which ranks it names after this window, shape ``(ranks,)``."""
+        """Return which ranks it names after this window with each factor, shape ``(factors, ranks)``."""
 
 
 def _values(window: Window, of: str) -> Floats:
@@ -48,8 +55,10 @@ def _by_group(values: Floats, groups: Groups, function: Callable[[Floats], Float
     return result
 
 
-def _any_row(slow: Mask) -> Mask:
-    return np.asarray(slow.any(axis=0))
+def _any_row(times: Floats) -> Mask:
+    """Return who is over which factor, where values are given in times of what the rule compares with."""
+    highest = np.nan_to_num(times, nan=0.0).max(axis=0, initial=0.0)
+    return np.asarray(highest > FACTORS[:, None])
 
 
 def modified_z(values: Floats) -> Floats:
@@ -78,14 +87,14 @@ class Minimum:
     """The relative scores of nvidia-resiliency-ext: the fastest rank's median over the rank's own, slow below 0.75.
 
     Source: nvidia-resiliency-ext, straggler detection, "Relative performance scores"; thresholds of
-    ``Report.identify_stragglers``. It has no memory.
+    ``Report.identify_stragglers``. It has no memory. Stricter: below 0.75 over the factor.
     """
 
     def see(self, window: Window) -> Mask:
         """Judge a window."""
         medians = window.statistics.med[window.work]
         scores = _by_group(medians, window.groups, lambda some: np.min(some, axis=1, keepdims=True) / some)
-        return _any_row(scores < 0.75)
+        return _any_row(0.75 / scores)
 
 
 class ZScore:
@@ -96,7 +105,7 @@ class ZScore:
 
     def see(self, window: Window) -> Mask:
         """Judge a window."""
-        return _any_row(_by_group(window.statistics.avg[window.work], window.groups, _z) > 3.0)
+        return _any_row(_by_group(window.statistics.avg[window.work], window.groups, _z) / 3.0)
 
 
 class Mad:
@@ -107,7 +116,7 @@ class Mad:
 
     def see(self, window: Window) -> Mask:
         """Judge a window."""
-        return _any_row(_by_group(window.statistics.avg[window.work], window.groups, modified_z) > 3.5)
+        return _any_row(_by_group(window.statistics.avg[window.work], window.groups, modified_z) / _MODIFIED_Z_LIMIT)
 
 
 class Pooled:
@@ -135,10 +144,10 @@ class Pooled:
         stacked = np.stack(self._last)
         known = (~np.isnan(stacked)).sum(axis=0)
         pooled = np.where(known >= 3, np.nansum(stacked, axis=0) / np.maximum(known, 1), np.nan)
-        slow = _by_group(pooled, window.groups, _ratio) > 1.0 + self._over
+        found = (_by_group(pooled, window.groups, _ratio) - 1.0) / self._over
         if self._by_spread:
-            slow &= _by_group(pooled, window.groups, modified_z) > 3.5
-        return _any_row(slow)
+            found = np.minimum(found, _by_group(pooled, window.groups, modified_z) / _MODIFIED_Z_LIMIT)
+        return _any_row(found)
 
 
 class Cusum:
@@ -164,12 +173,12 @@ class Cusum:
         """Judge a window."""
         ratios = _by_group(_values(window, self._of), window.groups, _ratio)
         if self._sum is None:
-            self._sum = np.zeros_like(ratios)
+            self._sum = np.zeros((len(FACTORS), *ratios.shape))
         self._deviations.append(1.4826 * _mad(ratios))
-        limit = np.maximum(5.0 * np.mean(self._deviations, axis=0), self._shift)
+        limit = np.maximum(5.0 * np.mean(self._deviations, axis=0), self._shift) * FACTORS[:, None, None]
         step = np.nan_to_num(ratios - 1.0 - self._shift / 2.0, nan=0.0)
         self._sum = np.clip(self._sum + step, 0.0, 2.0 * limit)
-        return _any_row(self._sum > limit)
+        return np.asarray((self._sum > limit).any(axis=1))
 
 
 RULES: dict[str, Callable[[], Rule]] = {

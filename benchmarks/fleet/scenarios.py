@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from benchmarks.fleet.faults import Drift, Fault, Intermittent, Steady, Victims
+from benchmarks.fleet.faults import Drift, Fault, Healthy, Intermittent, Steady, Victims
 from benchmarks.fleet.jobs import Row, Spec
 from benchmarks.fleet.lasting import Ar1, Experts, HealthyDrift, Natural, Nodes, Pink
 from benchmarks.fleet.noise import (
@@ -21,7 +21,7 @@ from benchmarks.fleet.noise import (
     White,
 )
 
-__all__ = ["FAULTS", "NOISES", "clean", "faulty", "remembers"]
+__all__ = ["FAULTS", "NOISES", "clean", "faulty", "remembers", "surroundings"]
 
 _CLEAN_WINDOWS = 120
 _SIZES = (8, 64, 512)
@@ -132,6 +132,11 @@ def _variants(fault: str, ranks: int) -> Iterator[Spec]:
             yield _spec("stages", f"{count} stages, {told}{words}", ranks, fault, stages=stages, declared=declared)
     for missing in (0.05, 0.3):
         yield _spec("missing", f"{missing:.0%} of windows missing{words}", ranks, fault, missing=missing)
+
+
+def surroundings(spec: Spec) -> Spec:
+    """Return what a job has in common with the healthy ones of its kind."""
+    return attrs.evolve(spec, name="", fault=Healthy(), fault_rows=(), windows=0)
 
 
 def remembers(spec: Spec) -> bool:

@@ -6,8 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.fleet.judging import REPORTS_A_DAY, Tally, bins
 from benchmarks.fleet.play import OURS, STOPPING
+from benchmarks.fleet.rules import FACTORS
 
-__all__ = ["TOLERANCE", "behind", "calibration", "f1_table", "false_table", "least_rate"]
+__all__ = [
+    "TOLERANCE",
+    "behind",
+    "behind_table",
+    "calibration",
+    "f1_table",
+    "false_table",
+    "held_table",
+    "how_often_first",
+    "least_rate",
+]
 
 Results = Mapping[str, Mapping[str, Tally]]
 
@@ -30,11 +41,34 @@ def f1_table(results: Results) -> str:
     rows = []
     for name, tallies in results.items():
         ours = tallies[OURS]
-        mark = "*" if behind(tallies) > TOLERANCE else ""
-        cells = [_number(tallies[rule].f1) + (mark if rule == OURS else "") for rule in rules]
         shares = (ours.precision, ours.recall, ours.noticed_share, ours.f1_at_end)
-        rows.append([name, *cells, _number(ours.delay, 1), *map(_number, shares)])
+        rows.append([*_f1_row(name, tallies, rules), _number(ours.delay, 1), *map(_number, shares)])
     return _layout(head, rows)
+
+
+def held_table(results: Results, places: Mapping[str, int]) -> str:
+    """Lay out F1 of rules that were made stricter; over each column by how much, in times of what it compares with.
+
+    Args:
+        results: What they did.
+        places: How strict each was, as a place in ``FACTORS``.
+    """
+    rules = _rules(results)
+    head = [f"{rule} x{FACTORS[places[rule]]:.3g}" if rule in places else rule for rule in rules]
+    return _layout(["scenario", *head], [_f1_row(name, tallies, rules) for name, tallies in results.items()])
+
+
+def behind_table(results: Results) -> str:
+    """Lay out F1 of the scenarios in which ours is more than :data:`TOLERANCE` behind; empty where there is none."""
+    rules = _rules(results)
+    rows = [_f1_row(name, tallies, rules) for name, tallies in results.items() if behind(tallies) > TOLERANCE]
+    return _layout(["scenario", *rules], rows) if rows else ""
+
+
+def how_often_first(results: Results) -> str:
+    """Say in how many scenarios ours is at most :data:`TOLERANCE` behind."""
+    late = sum(behind(tallies) > TOLERANCE for tallies in results.values())
+    return f"ours is the best or within {TOLERANCE} of it in {len(results) - late} of {len(results)} scenarios"
 
 
 def false_table(results: Results) -> str:
@@ -60,6 +94,11 @@ def calibration(results: Results) -> str:
         for low, high, count, said, right in bins(stated, _EDGES)
     ]
     return _layout(["stated confidence", "names", "mean stated", "right"], rows)
+
+
+def _f1_row(name: str, tallies: Mapping[str, Tally], rules: Sequence[str]) -> list[str]:
+    mark = "*" if behind(tallies) > TOLERANCE else ""
+    return [name, *(_number(tallies[rule].f1) + (mark if rule == OURS else "") for rule in rules)]
 
 
 def _rules(results: Results) -> list[str]:

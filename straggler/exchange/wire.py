@@ -109,9 +109,10 @@ class Windows:
         begins = self.begins[chosen] + HEADER.itemsize
         counts = self.heads["rows"][chosen].astype(np.int64)
         if (length := _distance(begins)) and (counts == counts[0]).all():
-            shape = len(begins), int(counts[0])
-            each = np.ndarray(shape, ROW, self.joined, int(begins[0]), (length, ROW.itemsize))
-            return each.reshape(-1)
+            # As bytes: numpy copies an array of records field by field, which takes twenty times as long.
+            shape = len(begins), int(counts[0]) * ROW.itemsize
+            each = np.ndarray(shape, np.uint8, self.joined, int(begins[0]), (length, 1))
+            return np.ascontiguousarray(each).reshape(-1).view(ROW)
         ends = begins + counts * ROW.itemsize
         read = memoryview(self.joined)
         bodies = [read[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,8 @@ from benchmarks.fleet.faults import Fault, Healthy, Steady
 from benchmarks.fleet.jobs import Job, Kind, Spec, Window
 from benchmarks.fleet.noise import Floats, White
 from benchmarks.fleet.ours import Ours
-from benchmarks.fleet.play import OURS, STOPPING, play
-from benchmarks.fleet.rules import RULES, Cusum, Mad, Minimum, Pooled, Rule, ZScore, modified_z
+from benchmarks.fleet.play import OURS, STOPPING, play, to_hold
+from benchmarks.fleet.rules import FACTORS, RULES, Cusum, Mad, Minimum, Pooled, Rule, ZScore, modified_z
 from benchmarks.fleet.summaries import Statistics
 
 pytestmark = pytest.mark.benchmark_guard
@@ -41,13 +43,13 @@ def around(*extremes: float, ranks: int = 20) -> Floats:
 def last_named(rule: Rule, values: Floats, windows: int = 1, **more: object) -> list[int]:
     """Who is named after some equal windows."""
     for number in range(windows):
-        found = rule.see(window(values, number=number, **more))  # type: ignore[arg-type]
+        found = rule.see(window(values, number=number, **more))[0]  # type: ignore[arg-type]
     return np.flatnonzero(found).tolist()
 
 
 @pytest.mark.parametrize("view", ["work", "arrival", "both"])
 def test_every_rule_finds_what_is_blatant(view: str) -> None:
-    tallies = play(spec(Steady(by=1.0, onset=5), view=view), range(3))
+    tallies = play(spec(Steady(by=1.0, onset=5), view=view), range(3)).tallies
     assert list(tallies) == list(NAMES)
     for name, tally in tallies.items():
         assert (tally.found, tally.missed, tally.jobs, tally.reports) == (3, 0, 3, 60), name
@@ -55,12 +57,12 @@ def test_every_rule_finds_what_is_blatant(view: str) -> None:
 
 
 def test_nobody_is_named_where_all_are_equal() -> None:
-    tallies = play(spec(noise=()), range(2))
+    tallies = play(spec(noise=()), range(2)).tallies
     assert {name: tally.false for name, tally in tallies.items()} == dict.fromkeys(NAMES, 0)
 
 
 def test_only_the_rules_without_a_floor_name_somebody_in_little_noise() -> None:
-    tallies = play(spec(), range(3))
+    tallies = play(spec(), range(3)).tallies
     assert {name for name, tally in tallies.items() if tally.false} == {"z>3", "MAD 3.5"}
 
 
@@ -149,7 +151,7 @@ def test_cusum_waits_longer_in_wider_noise() -> None:
         rule, count = Cusum(), 0
         for number in range(200):
             random = np.random.default_rng(number)
-            count += not rule.see(window(np.array([[*random.permutation(spread), 1.1]])))[20]
+            count += not rule.see(window(np.array([[*random.permutation(spread), 1.1]])))[0, 20]
         counts.append(count)
     assert counts[0] <= 2
     assert 5 <= counts[1] < 60
@@ -161,7 +163,64 @@ def test_a_rule_of_medians_does_not_see_the_mean(rule: Rule, expected: list[int]
     mean = one.copy()
     mean[0, 4] = 2.0
     each = Window(0, (Kind("x"),), one[0] > 0, np.zeros(8, int), np.zeros(8, int), Statistics(one, mean, one, one, one))
-    assert np.flatnonzero(rule.see(each)).tolist() == expected
+    assert np.flatnonzero(rule.see(each)[0]).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "others", "just_over"),
+    [
+        (Minimum, [1.0], lambda factor: factor / 0.75),
+        (Mad, [1.0, 2.0, 3.0, 4.0], lambda factor: 3.0 + factor * 3.5 / 0.6745),  # around 3, with a MAD of 1
+        (lambda: Pooled(by_spread=False), [1.0, 1.0], lambda factor: 1.0 + factor * 0.05),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 20, 40])
+def test_a_factor_is_times_what_a_rule_compares_with(
+    make: Callable[[], Rule], others: list[float], just_over: Callable[[float], float], place: int
+) -> None:
+    rule = make()
+    values = np.array([[*others, just_over(float(FACTORS[place]) * 1.001)]])
+    for number in range(4):
+        masks = rule.see(window(values, number=number))
+    assert np.flatnonzero(masks[:, -1]).tolist() == list(range(place + 1))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_is_blatant_is_named_with_fewer_factors_and_with_infinity_never(name: str) -> None:
+    rule = RULES[name]()
+    for number in range(4):
+        masks = rule.see(window(around(2.0), number=number))
+    counts = masks[:, 20].astype(int)
+    assert masks.shape == (len(FACTORS), 21)
+    assert (counts[0], counts[-1]) == (1, 0)
+    assert (np.diff(counts) <= 0).all()
+
+
+def test_rules_are_made_so_strict_that_they_name_nobody_in_healthy_jobs() -> None:
+    healthy = spec()
+    first = play(healthy, range(3))
+    places = to_hold([first])
+    assert all(first.tallies[name].false == 0 for name in RULES if places[name] == 0)
+    assert min(places["z>3"], places["MAD 3.5"]) > 0
+    (held,) = play(healthy, range(3), [places]).held
+    assert {name: tally.false for name, tally in held.items()} == dict.fromkeys((OURS, *RULES), 0)
+    looser = {name: max(place - 1, 0) for name, place in places.items()}
+    (too_loose,) = play(healthy, range(3), [looser]).held
+    assert all(bool(too_loose[name].false) == (places[name] > 0) for name in RULES)
+
+
+def test_each_setting_is_counted_and_what_is_as_published_stays_so() -> None:
+    job = spec(Steady(by=1.0, onset=5))
+    settings = [dict.fromkeys(RULES, 0), dict.fromkeys(RULES, len(FACTORS) - 1)]
+    played = play(job, range(2), settings)
+    as_published, silent = played.held
+    for name in RULES:
+        assert (as_published[name].found, as_published[name].false) == (
+            played.tallies[name].found,
+            played.tallies[name].false,
+        )
+        assert (silent[name].found, silent[name].missed, silent[name].false) == (0, 2, 0)
+    assert as_published[OURS].found == silent[OURS].found == played.tallies[OURS].found == 2
 
 
 @pytest.mark.long
@@ -169,5 +228,5 @@ def test_a_missing_rank_keeps_what_was_said_of_it() -> None:
     job = spec(Steady(by=1.0, onset=0), missing=0.5)
     last = [list(Job(job, seed).windows())[-1].present[Job(job, seed).fault.slow].all() for seed in range(6)]
     assert 0 < sum(last) < 6
-    for name, tally in play(job, range(6)).items():
+    for name, tally in play(job, range(6)).tallies.items():
         assert (tally.found, tally.missed) == (6, 0), name

@@ -43,7 +43,7 @@ FRAMEWORKS = "tests/adapters/"
 # No deadlines: a busy machine fails no property. Derandomised, so that the same tree gives the same answer twenty times
 # in a row and a failure comes back when it is looked at; `make test-all` searches anew and longer (profile "search").
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=30)
-hypothesis.settings.register_profile("search", deadline=None, print_blob=True, max_examples=200)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True, max_examples=120)
 hypothesis.settings.load_profile("same")
 
 # torch looks up names for each store. Where a name server does not answer, as on machines without a network, a test

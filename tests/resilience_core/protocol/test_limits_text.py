@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from resilience_core.protocol.limit_entry import LimitEntry, LimitsDocument
@@ -124,6 +124,9 @@ def test_no_text_makes_the_monitor_raise(text: str) -> None:
 
 
 @given(text=st.text(max_size=300), cut=st.integers(0, 400))
+@example(text=" ", cut=400)
 def test_a_text_that_was_cut_or_scribbled_over_says_nothing(text: str, cut: int) -> None:
     whole = write_limits(DOCUMENT, 8192)
-    assert read_limits(whole[:cut] + text) is None or whole[:cut] + text == whole
+    scribbled = whole[:cut] + text
+    # What may stand around a text in JSON is no part of it.
+    assert read_limits(scribbled) is None or scribbled.strip(" \t\r\n") == whole

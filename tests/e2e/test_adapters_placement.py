@@ -47,7 +47,7 @@ OPTIONS = (
 # Once per job: what the sixteen workers of a job would import takes most of their time.
 PRELOADS = {
     "megatron": "torch,torch._inductor.config",
-    "lightning": "torch,torch._inductor.config,lightning.pytorch",
+    "lightning": "torch,torch._inductor.config",  # torchmetrics, which Lightning imports, reads LOCAL_RANK meanwhile
     "huggingface": "torch,torch._inductor.config,transformers.trainer",
 }
 

@@ -87,6 +87,11 @@ class ReportThread:
         """Return whether the piece in hand should wait for nobody any more: others wait, or the thread is to end."""
         return self.waiting > 0 or time.monotonic() >= self._hurried_from
 
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether somebody waits for the piece in hand to be over: another piece does, or the end."""
+        return self._work.qsize() > 0
+
     def close(self, grace_seconds: float = _GRACE_SECONDS, limit_seconds: float = _LONGEST_END_SECONDS) -> None:
         """Finish what was given, and end.
 

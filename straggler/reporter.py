@@ -23,6 +23,7 @@ from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary, in_unit
+from straggler.pacing import pace
 from straggler.probes.probe import Collected, Probe, cut
 from straggler.reporting.decision_hook import GuardedHook
 from straggler.reporting.kept_past import KeptPast
@@ -163,13 +164,11 @@ class Reporter:
 
     def _learn_names(self, gathered: GatheredWindows) -> None:
         numbers = [int(n) for block in gathered.blocks.values() for n in block.names.tolist()]
-        unknown = [number for number in numbers if number not in self._names]
-        if not unknown:
+        if not (unknown := [number for number in numbers if number not in self._names]):
             return
         for name in self.exchange.names_of(unknown).values():
             self._names.add(name)
-        still = [number for number in unknown if number not in self._names]
-        if still:
+        if still := [number for number in unknown if number not in self._names]:
             self.exchange.want_names(still)
 
     def _report_of_all(
@@ -276,6 +275,7 @@ def _collected(window: EndedWindow) -> Collected:
     everything = Collected()
     for hand_over in window.parts:
         part = hand_over()
+        pace()
         everything.rows += part.rows
         everything.dropped += part.dropped
         everything.notes += part.notes

@@ -17,6 +17,7 @@ from straggler.exchange.agreement import Agreement
 from straggler.exchange.board import Board, Plan, Proposal
 from straggler.exchange.schedule import ReportSchedule
 from straggler.exchange.sequences import asked
+from straggler.pacing import Pacer
 from straggler.report_thread import ReportThread
 from straggler.reporter import EndedWindow, Reporter
 from straggler.reporting.report import Report
@@ -30,6 +31,8 @@ _MOST_WAITING = 4
 """Windows that wait to be reported; more come only where the store hangs, and are then part of the next one."""
 _SHORTEST_POLL = 0.005
 _NOTHING_TO_ASK = 60.0
+_PACED_SHARE = 2
+"""Of an interval, the part that the making of a report may wait for steps."""
 
 
 class ScheduledReports:
@@ -71,10 +74,15 @@ class ScheduledReports:
             steps_in=self._schedule.steps_in,
             heard_within=exchange.heard_within,
         )
+        self._pacer = Pacer(lambda: self._thread.is_awaited)
+        self._paced_for = settings.report_time_interval / _PACED_SHARE
+        if not settings.gather_on_rank0:  # all ranks wait for rank 0's answer
+            self._paced_for = min(self._paced_for, settings.report_bound_seconds / 2)
         self._thread = ReportThread(self._poll, at_exit=exchange.close)
 
     def tick(self) -> Report | None:
         """Count an iteration; return a report that was finished meanwhile, None where there is none."""
+        self._pacer.step()
         number = self._schedule.tick()
         self._ticked = True
         self.is_due = number is not None and self._thread.waiting < _MOST_WAITING
@@ -87,7 +95,8 @@ class ScheduledReports:
         self._thread.do(lambda: self._make(number, window))
 
     def _make(self, number: int, window: EndedWindow) -> None:
-        report, decision = self.reporter.make(number, window, self._thread.is_hurried)
+        with self._pacer.beside_training(self._paced_for):
+            report, decision = self.reporter.make(number, window, self._thread.is_hurried)
         if report is not None:
             self._finished.append(report)
         if decision:

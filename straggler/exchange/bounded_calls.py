@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from straggler.exchange.presence import Presence
+from straggler.pacing import carried, longest_wait
 
 __all__ = ["BoundedCalls"]
 
@@ -47,7 +48,7 @@ class BoundedCalls:
         Args:
             what: What it does, for the message.
             function: A failure of it is logged, the first one only.
-            limit_seconds: How long to wait.
+            limit_seconds: How long to wait; longer by what work beside training may wait for steps.
 
         Returns:
             The result; None after a failure, when it takes longer, while an earlier call has not come back, and for
@@ -97,8 +98,9 @@ class BoundedCalls:
             finally:
                 done.set()
 
+        function = carried(function)
         self._work.put(work)
-        if not done.wait(limit_seconds):
+        if not done.wait(limit_seconds + longest_wait()):
             self._stuck = done
             self._say(
                 f"{what} took more than {limit_seconds:g} s: the process that serves the store is stopped or gone"

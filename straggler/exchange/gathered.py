@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from straggler.exchange.wire import decode_all
 from straggler.measurement.measured import STATE_FIELDS, Family
+from straggler.pacing import pace
 
 __all__ = ["RowMatrix", "GatheredWindows", "assemble"]
 
@@ -90,6 +91,7 @@ def assemble(
     """
     ranks = len(payloads)
     windows = decode_all(payloads)
+    pace()
     numbers = windows.heads["sequence"].astype(np.int64)
     counts = numbers == sequence
     if heard is not None:
@@ -100,21 +102,28 @@ def assemble(
     nodes = list(known_nodes) if known_nodes is not None else [""] * ranks
     sent: list[bytes] = heads["node"].tolist()
     names = {name: name.decode("utf-8", "replace") for name in set(sent)}
+    pace()
     for rank, name in zip(owners.tolist(), sent, strict=True):
         nodes[rank] = names[name]
+    pace()
     device = np.full((ranks, len(STATE_FIELDS)), np.nan)
     device[owners] = heads["device"]
     elapsed = np.full(ranks, np.nan)
     elapsed[owners] = heads["elapsed"]
     groups = np.zeros(ranks, dtype=np.int64)
     groups[owners] = np.unique(heads["peer_group"], return_inverse=True)[1]
+    pace()
     numbered = np.full(ranks, -1, dtype=np.int64)
     numbered[owners] = numbers[counts]
+    pace()
     all_rows = windows.rows_of(counts)
+    pace()
     owner = np.repeat(owners, heads["rows"])
     # A rank that sends NaN, infinity or a negative time has not measured: the cell stays missing.
     is_time = np.isfinite(all_rows["med"]) & (all_rows["med"] > 0.0) & np.isfinite(all_rows["total"])
+    pace()
     kinds = np.where(is_time & (all_rows["num"] > 0), all_rows["family"], _NO_FAMILY)
+    pace()
     families = {family: _block(all_rows, owner, kinds == family, ranks) for family in Family}
     return GatheredWindows(
         ranks,
@@ -135,10 +144,12 @@ def _block(
 ) -> RowMatrix:
     which = slice(None) if chosen.all() else np.flatnonzero(chosen)
     kept = {field: rows[field][which] for field in _NUMBERS}  # copies of whole rows take longer than all the rest
+    pace()
     place = _places(rows["name"][which], owner[which])
     shape = (len(place.names), ranks)
 
     def matrix(values: npt.NDArray[Any], missing: float = 0.0) -> npt.NDArray[np.float64]:
+        pace()
         made = np.full(shape, missing)
         place.fill(made, values)
         return made

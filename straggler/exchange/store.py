@@ -14,6 +14,7 @@ from straggler.exchange.leaving import LATE_REPORTS, WrittenKeys, counters, leav
 from straggler.exchange.presence import Presence
 from straggler.exchange.sequences import asked, kind_of
 from straggler.exchange.store_names import Store, StoreNames
+from straggler.pacing import paced
 
 __all__ = ["StoreExchange"]
 
@@ -136,7 +137,8 @@ class StoreExchange:
         there = [rank for rank in ranks if rank in seen]
         found: dict[int, bytes] = {}
         windows = self._key("window", *_place(sequence))
-        for rank, value in zip(there, self._read([f"{windows}/{rank}" for rank in there]), strict=True):
+        values = self._read([f"{windows}/{rank}" for rank in there])
+        for rank, value in zip(paced(there, _CHUNK), values, strict=True):
             number, _, payload = value.partition(b" ")
             if int(number) == sequence:
                 found[rank] = payload
@@ -151,9 +153,7 @@ class StoreExchange:
 
     def _existing(self, sequence: int, ranks: list[int]) -> list[int]:
         """Return which of these ranks have ever left a window; log N calls to the store for each that has not."""
-        if not ranks:
-            return []
-        if self._store.check([self._window(sequence, rank) for rank in ranks]):
+        if not ranks or self._store.check([self._window(sequence, rank) for rank in ranks]):
             return ranks
         if len(ranks) == 1:
             return []

@@ -17,11 +17,14 @@ import numpy.typing as npt
 
 from straggler.measurement.measured import STATE_FIELDS, Measured
 from straggler.measurement.summary import Statistic
+from straggler.pacing import pace, paced
 
 __all__ = ["HEADER", "ROW", "Windows", "decode_all", "encode"]
 
 MAGIC = 0x5354_5247
 VERSION = 5
+_RANKS_AT_ONCE, _ROWS_AT_ONCE = 1024, 32
+"""Between two moments at which training may go on."""
 
 
 HEADER = np.dtype(
@@ -63,7 +66,7 @@ def encode(header: Mapping[str, Any], rows: Iterable[tuple[int, Measured]]) -> b
     """
     listed = list(rows)
     body = np.zeros(len(listed), dtype=ROW)
-    for place, (number, row) in enumerate(listed):
+    for place, (number, row) in enumerate(paced(listed, _ROWS_AT_ONCE)):
         summary = row.summary
         body[place] = (
             number,
@@ -127,7 +130,7 @@ def decode_all(payloads: Sequence[bytes | None]) -> Windows:
     """
     size, refused = HEADER.itemsize, dict[int, str]()
     kept, windows = list[int](), list[bytes]()
-    for rank, payload in enumerate(payloads):
+    for rank, payload in enumerate(paced(payloads, _RANKS_AT_ONCE)):
         if payload is None:
             continue
         if len(payload) < size:
@@ -135,7 +138,9 @@ def decode_all(payloads: Sequence[bytes | None]) -> Windows:
             continue
         kept.append(rank)
         windows.append(payload)
+    pace()
     ranks, joined = np.array(kept, dtype=np.int64), b"".join(windows)
+    pace()
     lengths = np.array(list(map(len, windows)), dtype=np.int64)
     begins = np.cumsum(lengths) - lengths
     if length := _distance(begins):
@@ -143,6 +148,7 @@ def decode_all(payloads: Sequence[bytes | None]) -> Windows:
     else:
         heads = np.frombuffer(b"".join([window[:size] for window in windows]), dtype=HEADER)
     expected = size + heads["rows"].astype(np.int64) * ROW.itemsize
+    pace()
     is_sound = (heads["magic"] == MAGIC) & (heads["version"] == VERSION) & (expected == lengths)
     is_sound &= (heads["rank"] == ranks) & (heads["world_size"] == len(payloads))
     for place in np.flatnonzero(~is_sound).tolist():

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import WireError
+from straggler.pacing import pace
 from straggler.scoring.robust_scores import UNKNOWN, RobustScores
 from straggler.scoring.scorer import Scores
 
@@ -26,6 +27,8 @@ __all__ = ["VERSION", "RankMessage", "decode_for_rank", "encode_for_ranks", "unk
 
 # Raised with every change of a field.
 VERSION = 3
+_RANKS_AT_ONCE = 256
+"""Between two moments at which training may go on."""
 
 _WINDOWS = ("against_peers", "against_past")
 _TABLES = ("relative", "individual", "seconds")
@@ -70,13 +73,18 @@ def encode_for_ranks(scores: Scores, decision: Mapping[str, Any], ranks: int, *,
         **{name: _facts(window) for name in _WINDOWS if (window := getattr(scores, name)) is not None},
     }
     head = json.dumps(common).encode() + b"\n"
-    columns = np.ascontiguousarray(np.concatenate(list(tables.values())).T, dtype="<f8")
     pairs: dict[int, list[tuple[int, int]]] = {}
     for pair in scores.ambiguous:
         for rank in pair:
             pairs.setdefault(rank, []).append(pair)
     own = {rank: json.dumps({"ambiguous": found}).encode() + b"\n" for rank, found in pairs.items()}
-    return {rank: head + own.get(rank, b"{}\n") + columns[rank].tobytes() for rank in range(ranks)}
+    messages: dict[int, bytes] = {}
+    for first in range(0, ranks, _RANKS_AT_ONCE):
+        pace()
+        columns = np.concatenate([table[:, first : first + _RANKS_AT_ONCE] for table in tables.values()])
+        for rank, column in enumerate(np.ascontiguousarray(columns.T, dtype="<f8"), first):
+            messages[rank] = head + own.get(rank, b"{}\n") + column.tobytes()
+    return messages
 
 
 def _tables(scores: Scores, ranks: int) -> Iterator[tuple[str, npt.NDArray[Any]]]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
 from straggler.measurement.summary import Summary
+from straggler.pacing import paced
 from straggler.reporting.identification import Identification, Stragglers
 from straggler.reporting.rank_verdicts import RankVerdicts
 from straggler.reporting.row_names import RowNames
@@ -190,7 +191,7 @@ class Report:
 
     def verdicts(self) -> list[Verdict]:
         """Return every verdict that is not OK, the slowest first."""
-        found = [self.verdict(rank) for rank in self._verdicts.candidates(self._only)]
+        found = [self.verdict(rank) for rank in paced(self._verdicts.candidates(self._only))]
         wrong = [verdict for verdict in found if verdict.state is not State.OK]
         return sorted(
             wrong, key=lambda v: (v.state is not State.SLOW, -(v.slowdown if v.slowdown == v.slowdown else 0.0))

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import ReportLogError
+from straggler.pacing import pace
 from straggler.reporting.background_lines import BackgroundLines
 from straggler.reporting.own_files import begins_as
 from straggler.reporting.report_records import FORMAT, VERSION, check_fields
@@ -60,7 +61,10 @@ class ReportLog:
 
     def append(self, report: Report) -> None:
         """Hand over a report; a thread writes its line."""
-        self._lines.append(json.dumps(as_record(report), separators=(",", ":"), allow_nan=False) + "\n")
+        pace()
+        record = as_record(report)
+        pace()
+        self._lines.append(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
 
     def flush(self, limit_seconds: float) -> bool:
         """Wait until every report is written, at most for so many seconds; return whether that is so."""
@@ -76,7 +80,9 @@ def as_record(report: Report) -> dict[str, Any]:
     nodes = [[node, len(list(run))] for node, run in groupby(report.gathered.nodes)]
     verdicts = report.verdicts()
     slow = [v.rank for v in verdicts if v.state is State.SLOW]
+    pace()
     lost = waiting(report.scores, report.gathered, slow)
+    pace()
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -129,7 +135,11 @@ def _latest(window: RobustScores) -> npt.NDArray[np.float32]:
 
 
 def _per_mille(excess: npt.NDArray[np.float64]) -> list[int | None]:
-    return [None if x != x else min(round(1000.0 * (1.0 + x)), 10**6) for x in excess.tolist()]
+    known = ~np.isnan(excess)
+    found: list[int | None] = np.where(known, np.minimum(np.rint(1e3 * (1.0 + excess)), 1e6), 0.0).astype(int).tolist()
+    for rank in np.flatnonzero(~known).tolist():
+        found[rank] = None
+    return found
 
 
 def _sections(report: Report) -> dict[str, dict[str, Any]]:
@@ -139,6 +149,7 @@ def _sections(report: Report) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     latest = _latest(window)
     for row, number in enumerate(window.names.tolist()):
+        pace()
         excess = latest[row]
         known = excess[~np.isnan(excess)]
         if not known.size:

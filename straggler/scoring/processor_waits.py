@@ -97,7 +97,7 @@ class ProcessorWaits:
         self._period_waits = np.zeros(ranks, dtype=np.float32)
         self._waits_of_periods: collections.deque[Float32] = collections.deque(maxlen=PERIODS)
         self._period_windows, self._period_seconds = 0, 0.0
-        self._nodes = np.zeros(ranks, dtype=np.intp)
+        self._nodes = np.zeros(ranks, dtype=np.int64)
         self._causes: dict[tuple[int, int], tuple[bool, int]] = {}
         """Of each cell that is SLOW or WAITED: whether it is by waits, and the windows in a row that said otherwise."""
 
@@ -106,6 +106,7 @@ class ProcessorWaits:
         window: RobustScores,
         gathered: GatheredWindows,
         peers: PeerGroups,
+        nodes: npt.NDArray[np.int64],
         core: CoreWork,
     ) -> Floats:
         """Make those cells WAITED that are SLOW for a wait which does not last.
@@ -114,6 +115,7 @@ class ProcessorWaits:
             window: The scores against the peers; its states are changed.
             gathered: What the ranks sent.
             peers: Who is compared with whom.
+            nodes: Number of each rank's node.
             core: What is known of the own work without such waits.
 
         Returns:
@@ -121,7 +123,7 @@ class ProcessorWaits:
         """
         waits = gathered.device[:, _WAITED] - np.nan_to_num(gathered.device[:, _THROTTLED])
         waits = np.where(np.isnan(core.waited), waits, core.waited)
-        self._nodes = np.unique(gathered.nodes, return_inverse=True)[1].astype(np.intp)
+        self._nodes = nodes
         self._loads.append(np.nan_to_num(gathered.device[:, _LOADER]).astype(np.float32))
         self._waits.append(np.where(waits < 0.0, 0.0, waits).astype(np.float32))
         self._ran.append(core.ran.astype(np.float32))

@@ -19,9 +19,8 @@ false_alarms_per_day`` days. Where ranks of a node are alike, a rank is to be fa
 
 **Change test**, against one's own past: the average, less what the rank has shown before the pool. Bar:
 ``max(change_floor, t x spread)`` with the t quantile of as many degrees as the spread rests on (Smyth 2004, Wallace
-1959). The past never holds the pool, and nothing of a
-rank that is SLOW, so that slowness does not become the norm. It needs ``learning_windows`` windows before the pool. A
-slowdown of the whole job moves the reference too and makes no rank SLOW.
+1959). The past never holds the pool, and nothing of a rank that is SLOW, so that slowness does not become the norm. It
+needs ``learning_windows`` windows before the pool. A slowdown of the whole job moves the reference too.
 
 **Persistence**: SLOW only if at least ``k`` of the last ``m`` windows, and 60 % of those of a longer pool, were over
 half the bar, each for itself, and a window counts for two bars at most (Winsor's rule, Tukey 1962). So a garbage
@@ -33,8 +32,8 @@ scale is under half of the bar it was over.
 the peers' time that no healthy machine reaches. UNKNOWN has no score. UNSURE, which a report calls UNKNOWN with its
 reason: over the floor for long and not over the bar, or slow as a whole group that nobody declared (``modes``).
 
-Another shape, a CUSUM per rank with limits from its own noise (Page 1954), finds 5 % sooner, but such limits are wrong
-for noise that lasts: of an AR(1) healthy ranks were named several times a day. Peers show that noise.
+Another shape, a CUSUM per rank with limits from its own noise (Page 1954), finds 5 % sooner, but is wrong for noise
+that lasts: of an AR(1) healthy ranks were named several times a day. Peers show that noise.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import pace
 from straggler.scoring.history import RowHistory, average_of_last, began, count_bits
 from straggler.scoring.modes import UndeclaredGroups
 from straggler.scoring.peers import PeerGroups
@@ -126,27 +126,29 @@ class RobustScorer:
             ValueError: The shape is not that, or a median is zero, negative or infinite.
         """
         history = self._history
-        given = names
-        medians = history.align(given, medians_SR, num_SR, self.settings.min_samples)
+        medians = history.align(names, medians_SR, num_SR, self.settings.min_samples)
         peers = groups or PeerGroups.everybody(self.ranks)
+        pace()
         reference = self._reference(peers, medians)
         x = medians / reference
         y = [np.log(x)]
         x -= np.float32(1.0)
         missing = np.isnan(x)
         some_missing = bool(missing.any())
+        self._statistics, self._missing = 1 + (means_SR is not None), missing if some_missing else None
         self._recent.append(x)
         if means_SR is not None:
-            means = history.align(
-                given, np.where(np.isnan(medians_SR), np.nan, means_SR), num_SR, self.settings.min_samples
-            )
+            known_SR = np.where(np.isnan(medians_SR), np.nan, means_SR)
+            means = history.align(names, known_SR, num_SR, self.settings.min_samples)
             y.append(np.log(means / self._reference(peers, means)))
+        pace()
         pooled = average_of_last(list(self._recent)[-self.settings.pool :], some_missing)
-        self._statistics, self._missing = len(y), missing if some_missing else None
-        found = self._test(y, missing if some_missing else None, peers)
+        found = self._test(y, self._missing, peers)
+        pace()
         self._judge(found)
         self._show(pooled)
-        window = self._window(pooled, peers, reference, missing if some_missing else None)
+        pace()
+        window = self._window(pooled, peers, reference, self._missing)
         self.windows += 1
         return window
 
@@ -164,8 +166,7 @@ class RobustScorer:
         )
         frozen = history.slow | (history.held > 0)
         found: list[tuple[int, Found]] = []
-        for number, values in enumerate(y):
-            track = self._tracks[number]
+        for number, (values, track) in enumerate(zip(y, self._tracks, strict=False)):
             found += [(number, one) for one in track.advance(values, missing, peers, frozen, history.slow, zs)]
             bits = history.bits[number]
             kept = bits[missing] if missing is not None else bits[:0]
@@ -181,8 +182,8 @@ class RobustScorer:
         recent = count_bits(bits & np.uint32((1 << m) - 1)) >= k
         if scale <= m:
             return recent
-        most = np.ceil(_MAJORITY * np.minimum(seen, scale))
-        return np.asarray(recent & (count_bits(bits & np.uint32((1 << scale) - 1)) >= most))
+        longer = count_bits(bits & np.uint32((1 << scale) - 1))
+        return np.asarray(recent & (longer >= np.ceil(_MAJORITY * np.minimum(seen, scale))))
 
     def _judge(self, found: list[tuple[int, Found]]) -> None:
         """Set and end SLOW. Works on the suspects only."""
@@ -192,9 +193,9 @@ class RobustScorer:
             seen = self._tracks[number].pools.seen.flat[one.cells]
             enough = self._enough(history.bits[number].flat[one.cells], scale, seen)
             new = enough & ~history.slow.flat[one.cells]
-            cells, bars = one.cells[new], one.bars[new]
-            if not len(cells):
+            if not len(cells := one.cells[new]):
                 continue
+            bars = one.bars[new]
             history.slow.flat[cells] = True
             history.test.flat[cells] = (number * 2 + one.kind) * 8 + one.place
             history.bar.flat[cells] = bars
@@ -218,8 +219,8 @@ class RobustScorer:
         slow = np.flatnonzero(history.slow)
         if not len(slow):
             return
-        tests = history.test.flat[slow]
-        values, near = np.zeros(len(slow), dtype=np.float32), np.zeros(len(slow), dtype=bool)
+        tests, values = history.test.flat[slow], np.zeros(len(slow), dtype=np.float32)
+        near = np.zeros(len(slow), dtype=bool)
         for test in np.unique(tests).tolist():
             which, place = divmod(test, 8)
             number, kind = divmod(which, 2)
@@ -261,20 +262,20 @@ class RobustScorer:
         for test in np.unique(history.test.flat[slow]).tolist():
             which, place = divmod(test, 8)
             cells = slow[history.test.flat[slow] == test]
-            if which // 2 == 0 and place == 0:
-                continue
-            shown = np.expm1(self._tracks[which // 2].pools.average_of(place, cells))
-            pooled.flat[cells] = np.where(np.isnan(pooled.flat[cells]), pooled.flat[cells], shown)
+            if which // 2 or place:
+                shown = np.expm1(self._tracks[which // 2].pools.average_of(place, cells))
+                pooled.flat[cells] = np.where(np.isnan(pooled.flat[cells]), pooled.flat[cells], shown)
 
     def _window(self, pooled: Float32, peers: PeerGroups, reference: Float32, missing: Bools | None) -> RobustScores:
         history = self._history
-        state = history.slow.astype(np.uint8)
-        settings = self.settings
+        state, settings = history.slow.astype(np.uint8), self.settings
         if self.windows + 1 >= settings.k and self.ranks > 2:
             state.flat[np.flatnonzero(pooled <= np.float32(settings.implausible - 1.0))] = IMPLAUSIBLE
         unsure = self._unsure()
         state.flat[unsure] = np.where(state.flat[unsure] == OK, UNSURE, state.flat[unsure])
+        pace()
         self._find_groups(peers, state)
+        pace()
         if missing is not None:
             state[missing] = UNKNOWN
         track = self._tracks[0]

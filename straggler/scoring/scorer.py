@@ -19,6 +19,7 @@ import numpy.typing as npt
 from straggler.exchange.gathered import GatheredWindows, RowMatrix
 from straggler.measurement.measured import BATCHES_OF_WORKERS, Family
 from straggler.measurement.name_table import hash_name
+from straggler.pacing import pace
 from straggler.scoring.core_work import CoreWorkScorer, own_rows
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
@@ -104,9 +105,7 @@ class Scorer:
 
     def score(self, gathered: GatheredWindows) -> Scores:
         """Score one report's windows."""
-        if self._is_minimum:
-            return self._score_minimum(gathered)
-        return self._score_robust(gathered)
+        return self._score_minimum(gathered) if self._is_minimum else self._score_robust(gathered)
 
     def _score_minimum(self, gathered: GatheredWindows) -> Scores:
         sections = gathered.blocks[Family.SECTION]
@@ -138,6 +137,7 @@ class Scorer:
             self._nodes = np.unique(self._node_names, return_inverse=True)[1].astype(np.int64)
         peers = PeerGroups(gathered.peer_groups, self._nodes)
         sections, arrivals = (gathered.blocks[family] for family in (Family.SECTION, Family.ARRIVAL))
+        pace()
         own, is_on_core = own_rows(gathered)
         work = ~sections.synchronous
         parts = [
@@ -153,18 +153,19 @@ class Scorer:
         window = self._robust.update(names, med, num_SR=num, means_SR=means, groups=peers)
         window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
         core = self._core_work.compare(window, seconds, gathered, own, is_on_core, peers)
-        kept_waiting = self._processor_waits.settle(window, gathered, peers, core)
+        pace()
+        kept_waiting = self._processor_waits.settle(window, gathered, peers, self._nodes, core)
         past = self._score_against_past(names, med, num, peers, window) if self._individual else (None, ())
         against_past, job_wide = past
-        listed = window.names
-        is_gpu = listed == np.uint64(GPU_ROW)
-        scores = 1.0 / (1.0 + np.maximum(window.excess.astype(np.float64), 0.0))
-        scores[(window.state == UNKNOWN)] = np.nan
+        is_gpu = (listed := window.names) == np.uint64(GPU_ROW)
+        unknown = window.state == UNKNOWN
+        scores = np.where(unknown, np.nan, 1.0 / (1.0 + np.maximum(window.excess.astype(np.float64), 0.0)))
         individual = None
         if against_past is not None:
             usual = self._individual_scorer.usual_seconds().astype(np.float64)
             latest = against_past.recent[-1].astype(np.float64) + 1.0
             individual = np.minimum(usual / (against_past.reference.astype(np.float64) * latest), 1.0)
+        pace()
         return Scores(
             names=listed[~is_gpu],
             arrival=np.isin(listed[~is_gpu], arrivals.names ^ np.uint64(ARRIVAL_SALT)),
@@ -202,7 +203,7 @@ class Scorer:
             self._individual_scorer.reset_row(row)
             against_past.state[row][against_past.state[row] == SLOW] = OK
         _settle_past(against_past, window)
-        return against_past, tuple(int(n) for n in against_past.names[rows])
+        return against_past, tuple(against_past.names[rows].tolist())
 
 
 def _settle_past(against_past: RobustScores, against_peers: RobustScores) -> None:
@@ -217,8 +218,7 @@ def _settle_past(against_past: RobustScores, against_peers: RobustScores) -> Non
 
 def _by_kernels_or_sections(gathered: GatheredWindows, score: Callable[[RowMatrix], Floats]) -> Floats:
     """Return each rank's score by the first family in which another rank has one of its rows, else by any it has."""
-    found: list[Floats] = []
-    alone: list[Floats] = []
+    found, alone = list[Floats](), list[Floats]()
     for family in _GPU_FAMILIES:
         block = gathered.blocks[family]
         has = block.num > 0

@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import pace
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.pools import Pools, for_rows
 from straggler.scoring.robust_scores import LEAST_NOISE
@@ -142,8 +143,7 @@ class Track:
         def few(values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
             return values if everybody else values[:, columns]
 
-        found: list[Found] = []
-        self.level_bars, self.change_bars = [], []
+        found, self.level_bars, self.change_bars = list[Found](), [], []
         unseen = pools.seen == 0
         some_unseen = bool(unseen.any())
         young = pools.seen < pools.scales[0] + self._learning
@@ -153,6 +153,7 @@ class Track:
             self.level_spread = np.full((y.shape[0], peers.count), np.nan)
         young_bars: Float32 = np.full((1, 1), np.inf, dtype=np.float32)
         for place, scale in enumerate(pools.scales):
+            pace()
             average = pools.average(place)
             if self._has_level:
                 shown = few(average)
@@ -181,31 +182,30 @@ class Track:
                     real = values >= own
                     real &= self._beyond_its_node(average, peers, cells, zs)
                     found.append(Found(LEVEL, place, cells[real], values[real], own[real]))
+            pace()
             usual = pools.before(place, self._learning)
             drift = average - usual
             drift.flat[kept] = np.nan
-            shown = few(drift)
-            if np.isnan(shown).all():
+            if np.isnan(shown := few(drift)).all():
                 self.change_bars.append(np.full((1, 1), np.inf, dtype=np.float32))
                 continue
+            pace()
             self._change[place].see(spread_of(shown, sampled, inner=True)[1 if self._both_sides else 0])
             deviation, degrees = self._change[place].deviation(sizes)
             if place == 0:
                 self.change_spread = deviation
                 self.drift = drift
-            bars = np.maximum(
-                student_quantile(self._caution[place > 0] * zs[2], degrees) * deviation, self._floors.change
-            )
-            bars = peers.spread_out(bars.astype(np.float32))
+            quantile = student_quantile(self._caution[place > 0] * zs[2], degrees)
+            bars = peers.spread_out(np.maximum(quantile * deviation, self._floors.change).astype(np.float32))
             self.change_bars.append(bars)
             cells = np.flatnonzero(drift >= bars)
             if len(cells):
                 found.append(Found(CHANGE, place, cells, drift.flat[cells], np.broadcast_to(bars, y.shape).flat[cells]))
             if len(kept):
                 again = pools.average_of(place, kept) - pools.usual_of(kept, self._learning)
-                own = np.broadcast_to(bars, y.shape).flat[kept]
-                real = again >= own
+                real = again >= (own := np.broadcast_to(bars, y.shape).flat[kept])
                 found.append(Found(CHANGE, place, kept[real], again[real], own[real]))
+        pace()
         self._set_near(y, kept, young_bars)
         return found
 

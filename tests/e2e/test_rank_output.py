@@ -138,7 +138,10 @@ def test_a_message_of_the_monitor_begins_on_a_line_of_its_own(launch: Callable[.
     for line in job.stderr_path.read_bytes().split(b"\n")[:-1]:
         (copies if b"50 %" in line else ours).append(line)
     assert copies == [b"[default0]:50 %\r"]
-    assert ("monitor", "launcher_stopped") in [(each["source"], each["event"]) for each in map(json.loads, ours)]
+    # Stopped just after it had written the copy, the launcher notes only later that it is in mid-line, and ends that.
+    said = [json.loads(line) for line in ours if line]
+    assert ours.count(b"") <= 1
+    assert ("monitor", "launcher_stopped") in [(each["source"], each["event"]) for each in said]
 
 
 @pytest.mark.long

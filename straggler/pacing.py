@@ -1,9 +1,9 @@
 """Work beside training in portions, so that a step waits for one of them at most.
 
 A thread that computes holds the interpreter's lock much of the time, and the thread that trains waits for it whenever
-it comes back from a call into torch. A report of thousands of ranks so held up a step for as long as it took. What is
-computed beside training therefore calls :func:`pace` after a millisecond of work or less. Once the portion of a step is
-used up, that waits for the next step.
+it comes back from a call into torch: a report of thousands of ranks delayed a step by as long as it took to make. What
+is computed beside training therefore calls :func:`pace` after each millisecond or so. Once the portion of a step is
+used up, that call waits for the next step.
 
 Two other shapes were rejected. A process of its own for the scores would need the memory of an interpreter, and a
 second copy of all windows. Shorter turns of the interpreter (``sys.setswitchinterval``) would hold for all threads of
@@ -23,11 +23,11 @@ __all__ = ["Pacer", "carried", "longest_wait", "pace", "paced"]
 T = TypeVar("T")
 
 _PORTION_SECONDS = 0.001
-"""Of the processor that is used in one step: what it delays a step by that computes all the time."""
+"""Processor time used in one step. A step may be delayed by this, and by what is done between two calls of pace."""
 _LONGEST_STEP = 1.0
 """Seconds after which the next portion is used though no step has ended."""
 _LOOK_SECONDS = 0.01
-"""Between two looks whether somebody waits for the work by now."""
+"""Time between two checks whether somebody waits for the work by now."""
 
 
 class _Thread(threading.local):
@@ -54,7 +54,7 @@ class Pacer:
         self._next_step = threading.Event()
 
     def step(self) -> None:
-        """Count a step, from the thread that trains; costs a tenth of a microsecond."""
+        """Count a step, on the thread that trains."""
         self._steps += 1
         if self._is_waiting:
             self._next_step.set()

@@ -112,7 +112,7 @@ class Windows:
         begins = self.begins[chosen] + HEADER.itemsize
         counts = self.heads["rows"][chosen].astype(np.int64)
         if (length := _distance(begins)) and (counts == counts[0]).all():
-            # As bytes: numpy copies an array of records field by field, which takes twenty times as long.
+            # As bytes: numpy copies an array of records field by field, which takes far longer.
             shape = len(begins), int(counts[0]) * ROW.itemsize
             each = np.ndarray(shape, np.uint8, self.joined, int(begins[0]), (length, 1))
             return np.ascontiguousarray(each).reshape(-1).view(ROW)

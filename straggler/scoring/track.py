@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.pacing import pace
+from straggler.pacing import pace, paced
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.pools import Pools, for_rows
 from straggler.scoring.robust_scores import LEAST_NOISE
@@ -143,7 +143,8 @@ class Track:
         def few(values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
             return values if everybody else values[:, columns]
 
-        found, self.level_bars, self.change_bars = list[Found](), [], []
+        found: list[Found] = []
+        self.level_bars, self.change_bars = [], []
         unseen = pools.seen == 0
         some_unseen = bool(unseen.any())
         young = pools.seen < pools.scales[0] + self._learning
@@ -152,8 +153,7 @@ class Track:
             self.change_spread = np.full((y.shape[0], peers.count), LEAST_NOISE)
             self.level_spread = np.full((y.shape[0], peers.count), np.nan)
         young_bars: Float32 = np.full((1, 1), np.inf, dtype=np.float32)
-        for place, scale in enumerate(pools.scales):
-            pace()
+        for place, scale in enumerate(paced(pools.scales)):
             average = pools.average(place)
             if self._has_level:
                 shown = few(average)

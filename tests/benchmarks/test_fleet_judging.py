@@ -12,7 +12,16 @@ import pytest
 from benchmarks.fleet.__main__ import main, parse_options
 from benchmarks.fleet.faults import Healthy, Struck
 from benchmarks.fleet.judging import GRACE, RECOVERY, Tally, bins, judge
-from benchmarks.fleet.tables import behind, calibration, f1_table, false_table
+from benchmarks.fleet.scenarios import clean, faulty, surroundings
+from benchmarks.fleet.tables import (
+    behind,
+    behind_table,
+    calibration,
+    f1_table,
+    false_table,
+    held_table,
+    how_often_first,
+)
 
 pytestmark = pytest.mark.benchmark_guard
 
@@ -111,6 +120,28 @@ def test_the_table_marks_where_another_rule_is_better(ours: int, mark: str) -> N
     assert behind(row) == pytest.approx(row["other"].f1 - row["ours"].f1)
 
 
+def test_the_table_of_stricter_rules_says_how_strict_they_are() -> None:
+    head, row = held_table({"a scenario": tallies(ours=6, other=7)}, {"other": 2}).splitlines()
+    assert head.split() == ["scenario", "ours", "other", "x1.21"]
+    assert row.split() == ["a", "scenario", "0.750*", f"{14 / 17:.3f}"]
+
+
+def test_only_the_scenarios_in_which_ours_is_behind_are_listed() -> None:
+    rows = {"behind": tallies(ours=6, other=7), "level": tallies(ours=7, other=7)}
+    assert [line.split()[0] for line in behind_table(rows).splitlines()] == ["scenario", "behind"]
+    assert behind_table({"level": rows["level"]}) == ""
+    assert how_often_first(rows) == "ours is the best or within 0.03 of it in 1 of 2 scenarios"
+
+
+def test_each_fault_of_64_ranks_has_healthy_jobs_of_its_kind() -> None:
+    healthy = {surroundings(spec): spec.name for spec in clean()}
+    found = {spec.name: healthy.get(surroundings(spec)) for spec in faulty() if spec.ranks == 64}
+    assert None not in found.values()
+    assert found["noise: nodes 2 %, 10 % later, 64 ranks"] == "clean: nodes 2 %, 64 ranks"
+    assert found["rows: three rows, 10 % later in one, 64 ranks"] == "clean rows: three rows, 64 ranks"
+    assert found["stages: 2 stages, declared, 10 % later, 64 ranks"] == "clean stages: 2 stages, declared, 64 ranks"
+
+
 def test_the_other_tables_say_what_was_counted() -> None:
     rows = {"healthy": {"ours": Tally(false=3, episodes=5, jobs=2, reports=1440, stated=[(0.95, True), (0.95, False)])}}
     assert false_table(rows).splitlines()[1].split() == ["healthy", "5,000", "(1.5)"]
@@ -132,6 +163,11 @@ def test_the_command_prints_the_tables_and_keeps_everything(tmp_path: Path, caps
     assert row["ours"]["found"] == 1
     assert row["ours"]["f1"] == 1.0
     assert list(written["clean"]) == ["clean stages: 2 stages, declared, 16 ranks"]
+    assert "F1 where each other rule is so many times as strict" in printed
+    assert "where each other rule knows which healthy jobs" in printed
+    assert list(written["held"]) == list(written["told"]) == list(written["faulty"])
+    assert written["factors"]["MAD 3.5"] > 1.0
+    assert written["held"][next(iter(written["held"]))]["MAD 3.5"]["false"] == 0
 
 
 def test_words_that_no_scenario_has_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,13 +43,8 @@ OPTIONS = (
     "--ft-rank-section-timeouts=setup:60,step:8,checkpointing:8",
     "--ft-rank-out-of-section-timeout=8",
     "--ft-stack-capture-timeout=60",
+    "--ft-preload=torch,torch._inductor.config",
 )
-# Once per job: what the sixteen workers of a job would import takes most of their time.
-PRELOADS = {
-    "megatron": "torch,torch._inductor.config",
-    "lightning": "torch,torch._inductor.config",  # torchmetrics, which Lightning imports, reads LOCAL_RANK meanwhile
-    "huggingface": "torch,torch._inductor.config,transformers.trainer",
-}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +54,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[P
     for adapter, arguments in ARGUMENTS.items():
         folder = tmp_path_factory.mktemp(adapter)
         (folder / "out").mkdir()
-        command = [LAUNCHER, *OPTIONS, f"--ft-preload={PRELOADS[adapter]}", SCRIPTS / f"hang_{adapter}.py", *arguments]
+        command = [LAUNCHER, *OPTIONS, SCRIPTS / f"hang_{adapter}.py", *arguments]
         with (folder / "log").open("wb") as log:
             jobs[adapter] = folder, subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     yield jobs

@@ -47,7 +47,7 @@ def test_the_culprit_is_named_on_every_node_alike(tmp_path: Path) -> None:
     ("membership", "kind"),
     [
         *itertools.product(("elastic", "torch"), FAULTS),
-        # What a rank shows does not depend on the membership: with fixed nodes one fault of each kind of incident.
+        # What a rank shows does not depend on the membership: with fixed nodes a failure, a hang and a stopped rank.
         *itertools.product(("fixed",), ("exception", "deadlock", "stopped")),
     ],
 )

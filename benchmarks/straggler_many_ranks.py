@@ -8,9 +8,10 @@ run, as every operation of a training loop does, and then waits until they let g
 other ranks' windows are made beforehand: it reads, scores and logs them (``log_path``) once in an interval. How they
 are read from the store is not part of it.
 
-Each row has the longest step of an interval, as the median over the intervals: without a detector, with one, and with
-one that makes each report in one go. The three take turns. It also has the median number of steps from the end of a
-window to its report. Ends with 1 where a detector adds more than ``--goal`` milliseconds.
+Each row has by how much the longest step beside a report is longer than the longest of as many steps just before it, as
+the median over the reports: of reports that are made in portions, and of such as are made in one go. Both take turns.
+It also has the median number of steps until a report was made. Where half an interval is too short for them, the rest
+is done in one go. Ends with 1 where the first is more than ``--goal`` milliseconds.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ from straggler.exchange.wire import HEADER, MAGIC, ROW, VERSION
 from straggler.measurement.name_table import hash_name
 from straggler.testing import RecordedWindowsExchange
 
-_WITHOUT, _PORTIONS, _ONE_GO = "without", "in portions", "in one go"
-_CONTENDERS = (_WITHOUT, _PORTIONS, _ONE_GO)
+_PORTIONS, _ONE_GO = "in portions", "in one go"
 
 
 @attrs.frozen
@@ -63,15 +63,15 @@ class Measured:
     """What was measured in a turn.
 
     Args:
-        longest: Seconds of the longest step of each interval, without the first two: before the first report there is
-            none, and that one allocates what all later ones use.
-        median: Seconds of the median step.
+        added: Of each report, seconds of the longest step beside it less those of the longest of as many before it. The
+            first report is left out: it allocates what all later ones use.
         lasted: Steps from the end of each window to its report.
+        median: Seconds of the median step.
     """
 
-    longest: list[float]
-    median: float
+    added: list[float]
     lasted: list[int]
+    median: float
 
 
 def windows(job: Job, names: Sequence[str], sequence: int) -> list[bytes]:
@@ -92,57 +92,53 @@ def train(job: Job, contender: str) -> Measured:
     """Train for so long, and measure each step."""
     names = [f"section {row}" for row in range(job.rows)]
     made = [windows(job, names, sequence) for sequence in range(math.ceil(job.seconds / job.interval) + 2)]
-    matrix, steps = torch.randn(96, 96), list[tuple[float, float]]()
-    due, lasted = 0, list[int]()
+    matrix, steps = torch.randn(96, 96), list[float]()
+    due, made_at = list[int](), list[int]()
     detector = Detector()
     portion = math.inf if contender == _ONE_GO else pacing._PORTION_SECONDS
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(pacing, "_PORTION_SECONDS", portion):
-        if contender != _WITHOUT:
-            exchange = RecordedWindowsExchange(job.ranks, lambda sequence: made[sequence % len(made)], names)
-            detector.initialize(
-                report_time_interval=job.interval, log_path=Path(folder, "log"), probes=[], exchange=exchange
-            )
-        began = ended = time.perf_counter()
-        while ended < began + job.seconds:
-            step_began = ended
+        exchange = RecordedWindowsExchange(job.ranks, lambda sequence: made[sequence % len(made)], names)
+        detector.initialize(
+            report_time_interval=job.interval, log_path=Path(folder, "log"), probes=[], exchange=exchange
+        )
+        end = time.perf_counter() + job.seconds
+        ended = time.perf_counter()
+        while ended < end:
+            began = ended
             for _ in range(job.products):
                 torch.mm(matrix, matrix)
-            if contender != _WITHOUT:
-                report = detector.generate_report_if_interval_elapsed()
-                if report is not None:
-                    lasted.append(len(steps) - due)
-                if detector.is_interval_elapsed():
-                    due = len(steps)
+            if detector.generate_report_if_interval_elapsed() is not None:
+                made_at.append(len(steps))
+            if detector.is_interval_elapsed():
+                due.append(len(steps))
             ended = time.perf_counter()
-            steps.append((step_began - began, ended - step_began))
+            steps.append(ended - began)
         detector.shutdown()
-    longest = [0.0] * int(job.seconds // job.interval)
-    for at, took in steps:
-        if (number := int(at // job.interval)) < len(longest):
-            longest[number] = max(longest[number], took)
-    return Measured(longest[2:], statistics.median(took for _, took in steps), lasted)
+    spans = list(zip(due, made_at, strict=False))[1:]  # the last may not have been made
+    return Measured(
+        # The step that is counted as due ends with the window: the report begins within its call.
+        [max(steps[first : last + 1]) - max(steps[2 * first - last - 1 : first]) for first, last in spans],
+        [last - first for first, last in spans],
+        statistics.median(steps),
+    )
 
 
 def compare(job: Job, turns: int) -> float:
-    """Let all contenders train, print a row, and return the milliseconds that a detector adds."""
-    found: dict[str, list[Measured]] = {name: [] for name in _CONTENDERS}
+    """Let both contenders train, print a row, and return the milliseconds that reports in portions add."""
+    found: dict[str, list[Measured]] = {_PORTIONS: [], _ONE_GO: []}
     for _ in range(turns):
-        for name in _CONTENDERS:
-            found[name].append(train(job, name))
-    told = {
-        name: 1e3 * statistics.median(step for turn in measured for step in turn.longest)
-        for name, measured in found.items()
-    }
+        for name, measured in found.items():
+            measured.append(train(job, name))
+    added = {name: [1e3 * each for turn in measured for each in turn.added] for name, measured in found.items()}
     usual = 1e3 * statistics.median(turn.median for measured in found.values() for turn in measured)
     lasted = [steps for turn in found[_PORTIONS] for steps in turn.lasted]
     print(
-        f"{job.ranks} ranks, steps of {usual:.2f} ms; longest of an interval: "
-        + ", ".join(f"{name} {value:.2f} ms" for name, value in told.items())
-        + f"; added {told[_PORTIONS] - told[_WITHOUT]:.2f} (in one go {told[_ONE_GO] - told[_WITHOUT]:.2f}); "
-        f"a report within {statistics.median(lasted) if lasted else math.nan:.0f} steps",
+        f"{job.ranks} ranks, steps of {usual:.2f} ms: "
+        + ", ".join(f"{name} {statistics.median(each):.2f} ms (most {max(each):.2f})" for name, each in added.items())
+        + f" of {len(added[_PORTIONS])} reports; made within {statistics.median(lasted):.0f} steps",
         flush=True,
     )
-    return told[_PORTIONS] - told[_WITHOUT]
+    return statistics.median(added[_PORTIONS])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,12 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=10, help="sections of each rank")
     parser.add_argument("--products", type=int, nargs="+", default=[20, 200, 2000], help="in a step")
     parser.add_argument("--interval", type=float, default=4.0, help="seconds between reports")
-    parser.add_argument("--seconds", type=float, default=24.0, help="of each contender's turn: 3 intervals or more")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of each contender's turn: 5 intervals or more")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--goal", type=float, default=5.0, help="milliseconds that a step may be longer")
     options = parser.parse_args(arguments)
-    if options.seconds < 3 * options.interval:
-        parser.error(f"--seconds {options.seconds:g}: must be at least 3 times --interval ({options.interval:g})")
+    if options.seconds < 5 * options.interval:
+        parser.error(f"--seconds {options.seconds:g}: must be at least 5 times --interval ({options.interval:g})")
     torch.set_num_threads(1)
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
     most = max(

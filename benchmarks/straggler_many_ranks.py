@@ -10,8 +10,8 @@ are read from the store is not part of it.
 
 Each row has by how much the longest step beside a report is longer than the longest of as many steps just before it, as
 the median over the reports: of reports that are made in portions, and of such as are made in one go. Both take turns.
-It also has the median number of steps until a report was made. Where half an interval is too short for them, the rest
-is done in one go. Ends with 1 where the first is more than ``--goal`` milliseconds.
+It also has the median number of steps until a report was made. What is left of it when the next is due is done in one
+go. Ends with 1 where the first is more than ``--goal`` milliseconds.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ __all__ = ["Pacer", "carried", "longest_wait", "pace", "paced"]
 
 T = TypeVar("T")
 
-_PORTION_SECONDS = 0.001
+_PORTION_SECONDS = 0.0005
 """Processor time used in one step. A step may be delayed by this, and by what is done between two calls of pace."""
 _LONGEST_STEP = 1.0
 """Seconds after which the next portion is used though no step has ended."""

@@ -31,8 +31,6 @@ _MOST_WAITING = 4
 """Windows that wait to be reported; more come only where the store hangs, and are then part of the next one."""
 _SHORTEST_POLL = 0.005
 _NOTHING_TO_ASK = 60.0
-_PACED_SHARE = 2
-"""Of an interval, the part that the making of a report may wait for steps."""
 
 
 class ScheduledReports:
@@ -75,9 +73,10 @@ class ScheduledReports:
             heard_within=exchange.heard_within,
         )
         self._pacer = Pacer(lambda: self._thread.is_awaited)
-        self._paced_for = settings.report_time_interval / _PACED_SHARE
-        if not settings.gather_on_rank0:  # all ranks wait for rank 0's answer
-            self._paced_for = min(self._paced_for, settings.report_bound_seconds / 2)
+        self._paced_for = settings.report_time_interval
+        if exchange.rank != 0 or not settings.gather_on_rank0:
+            # The thread is to hear of rank 0's next plan in time, and on rank 0 all ranks wait for its answer.
+            self._paced_for = min(0.1 * self._paced_for, 0.25 * settings.report_bound_seconds)
         self._thread = ReportThread(self._poll, at_exit=exchange.close)
 
     def tick(self) -> Report | None:

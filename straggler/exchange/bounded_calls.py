@@ -48,7 +48,7 @@ class BoundedCalls:
         Args:
             what: What it does, for the message.
             function: A failure of it is logged, the first one only.
-            limit_seconds: How long to wait; longer by what work beside training may wait for steps.
+            limit_seconds: How long to wait; up to twice as long where the function may wait for steps.
 
         Returns:
             The result; None after a failure, when it takes longer, while an earlier call has not come back, and for
@@ -100,7 +100,7 @@ class BoundedCalls:
 
         function = carried(function)
         self._work.put(work)
-        if not done.wait(limit_seconds + longest_wait()):
+        if not done.wait(limit_seconds + min(longest_wait(), limit_seconds)):
             self._stuck = done
             self._say(
                 f"{what} took more than {limit_seconds:g} s: the process that serves the store is stopped or gone"

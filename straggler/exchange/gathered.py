@@ -97,6 +97,7 @@ def assemble(
     if heard is not None:
         counts |= (numbers == sequence - 1) & (heard[windows.ranks] < numbers)
     owners, heads = windows.ranks[counts], windows.heads[counts]
+    pace()
     present = np.zeros(ranks, dtype=bool)
     present[owners] = True
     nodes = list(known_nodes) if known_nodes is not None else [""] * ranks
@@ -120,7 +121,9 @@ def assemble(
     pace()
     owner = np.repeat(owners, heads["rows"])
     # A rank that sends NaN, infinity or a negative time has not measured: the cell stays missing.
-    is_time = np.isfinite(all_rows["med"]) & (all_rows["med"] > 0.0) & np.isfinite(all_rows["total"])
+    is_time = np.isfinite(all_rows["med"]) & (all_rows["med"] > 0.0)
+    pace()
+    is_time &= np.isfinite(all_rows["total"])
     pace()
     kinds = np.where(is_time & (all_rows["num"] > 0), all_rows["family"], _NO_FAMILY)
     pace()

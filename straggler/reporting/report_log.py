@@ -61,7 +61,6 @@ class ReportLog:
 
     def append(self, report: Report) -> None:
         """Hand over a report; a thread writes its line."""
-        pace()
         record = as_record(report)
         pace()
         self._lines.append(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
@@ -78,10 +77,13 @@ class ReportLog:
 def as_record(report: Report) -> dict[str, Any]:
     """Return one report as JSON values."""
     nodes = [[node, len(list(run))] for node, run in groupby(report.gathered.nodes)]
+    pace()
     verdicts = report.verdicts()
     slow = [v.rank for v in verdicts if v.state is State.SLOW]
     pace()
     lost = waiting(report.scores, report.gathered, slow)
+    pace()
+    ranks = _per_mille(rank_slowdowns(report))
     pace()
     return {
         "format": FORMAT,
@@ -91,7 +93,7 @@ def as_record(report: Report) -> dict[str, Any]:
         "elapsed": report.generate_report_elapsed_time,
         "world_size": report.world_size,
         "coverage": report.coverage,
-        "ranks": _per_mille(rank_slowdowns(report)),
+        "ranks": ranks,
         "nodes": nodes,
         "sections": _sections(report),
         "verdicts": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import pace
 from straggler.scoring.past import Past
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
@@ -44,7 +45,10 @@ class IndividualScorer(RobustScorer):
 
     def usual_seconds(self) -> Float32:
         """Return what each rank usually takes, shape ``(rows, ranks)``; NaN before its first window."""
-        return self._first * np.exp(self._tracks[0].pools.usual())
+        pace()
+        usual = self._first * np.exp(self._tracks[0].pools.usual())
+        pace()
+        return usual
 
     def reset_row(self, row: int) -> None:
         """Learn the usual of this row anew, for all ranks."""

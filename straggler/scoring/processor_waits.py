@@ -48,6 +48,7 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
 from straggler.measurement.measured import STATE_FIELDS
+from straggler.pacing import pace
 from straggler.scoring.core_work import CoreWork
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust_scores import SLOW, WAITED, RobustScores
@@ -124,6 +125,7 @@ class ProcessorWaits:
         waits = gathered.device[:, _WAITED] - np.nan_to_num(gathered.device[:, _THROTTLED])
         waits = np.where(np.isnan(core.waited), waits, core.waited)
         self._nodes = nodes
+        pace()
         self._loads.append(np.nan_to_num(gathered.device[:, _LOADER]).astype(np.float32))
         self._waits.append(np.where(waits < 0.0, 0.0, waits).astype(np.float32))
         self._ran.append(core.ran.astype(np.float32))
@@ -159,6 +161,7 @@ class ProcessorWaits:
                 window.state[row, rank] = SLOW if lasting[rank] else WAITED
                 heard = [share for each in self._waits if (share := float(each[rank])) == share]
                 told[rank] = sum(heard) / len(heard) if heard else np.nan
+        pace()
         return told
 
     def _lasting(self, peers: PeerGroups) -> Bools:

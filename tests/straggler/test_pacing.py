@@ -12,6 +12,9 @@ import pytest
 from straggler import Detector, pacing
 from straggler.exchange.bounded_calls import BoundedCalls
 from straggler.pacing import Pacer, carried, longest_wait, pace, paced
+from straggler.reporter import Reporter
+from straggler.scheduled_reports import ScheduledReports
+from straggler.settings import DetectorSettings
 from straggler.testing import RecordedWindowsExchange
 
 LONG = 60.0
@@ -119,11 +122,11 @@ def test_what_another_thread_does_in_its_stead_is_in_portions_too() -> None:
 
     def ask() -> None:
         with pacer.beside_training(LONG):
-            got.put(calls.call("counting", lambda: sum(paced(range(3))), 0.01))  # with its waits it takes longer
+            got.put(calls.call("counting", lambda: sum(paced(range(3))), 1.0))  # with its waits it takes longer
 
     began = time.monotonic()
     threading.Thread(target=ask, daemon=True).start()
-    until(lambda: pacer._is_waiting and time.monotonic() > began + 0.1)
+    until(lambda: pacer._is_waiting and time.monotonic() > began + 1.2)
     assert got.empty()
     while got.empty():
         pacer.step()
@@ -186,3 +189,17 @@ def test_the_end_waits_for_no_step(detector: Detector) -> None:
     make_due(detector)
     (report,) = detector.shutdown()
     assert report.world_size == 3
+
+
+@pytest.mark.parametrize(
+    ("rank", "gathers", "seconds"), [(0, True, 60.0), (1, True, 2.5), (0, False, 2.5), (1, False, 2.5)]
+)
+def test_where_a_plan_is_to_be_heard_or_ranks_wait_for_the_report_it_waits_for_less(
+    rank: int, gathers: bool, seconds: float
+) -> None:
+    exchange = RecordedWindowsExchange(3, lambda _: [None, None])
+    exchange.rank = rank
+    settings = DetectorSettings(gather_on_rank0=gathers, report_time_interval=60.0, report_bound_seconds=10.0)
+    reports = ScheduledReports(Reporter(exchange, [], settings), settings)
+    assert reports._paced_for == seconds
+    reports.close()

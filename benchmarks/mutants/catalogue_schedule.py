@@ -323,7 +323,7 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "the last window of a report is taken to be as long as the others",
         "straggler/exchange/wire.py",
-        "(length := _distance(begins)) and (counts == counts[0]).all()",
+        "(length := _distance(begins)) and (sizes == sizes[0]).all()",
         "length := _distance(begins)",
         ("tests/straggler/test_wire.py",),
     ),

@@ -120,8 +120,11 @@ def assemble(
     all_rows = windows.rows_of(counts)
     pace()
     owner = np.repeat(owners, heads["rows"])
+    pace()
     # A rank that sends NaN, infinity or a negative time has not measured: the cell stays missing.
-    is_time = np.isfinite(all_rows["med"]) & (all_rows["med"] > 0.0)
+    is_time = np.isfinite(all_rows["med"])
+    pace()
+    is_time &= all_rows["med"] > 0.0
     pace()
     is_time &= np.isfinite(all_rows["total"])
     pace()

@@ -23,7 +23,7 @@ __all__ = ["HEADER", "ROW", "Windows", "decode_all", "encode"]
 
 MAGIC = 0x5354_5247
 VERSION = 5
-_RANKS_AT_ONCE, _ROWS_AT_ONCE = 1024, 32
+_RANKS_AT_ONCE, _ROWS_AT_ONCE = 512, 32
 """Between two moments at which training may go on."""
 
 
@@ -110,16 +110,22 @@ class Windows:
             chosen: Which, in the order of ``ranks``.
         """
         begins = self.begins[chosen] + HEADER.itemsize
-        counts = self.heads["rows"][chosen].astype(np.int64)
-        if (length := _distance(begins)) and (counts == counts[0]).all():
-            # As bytes: numpy copies an array of records field by field, which takes far longer.
-            shape = len(begins), int(counts[0]) * ROW.itemsize
-            each = np.ndarray(shape, np.uint8, self.joined, int(begins[0]), (length, 1))
-            return np.ascontiguousarray(each).reshape(-1).view(ROW)
-        ends = begins + counts * ROW.itemsize
+        sizes = self.heads["rows"][chosen].astype(np.int64) * ROW.itemsize
+        # As bytes: numpy copies an array of records field by field, which takes far longer.
+        rows, place = np.empty(int(sizes.sum()), np.uint8), 0
+        for first in paced(range(0, len(begins), _RANKS_AT_ONCE)):
+            read = self._bytes_of(begins[first : first + _RANKS_AT_ONCE], sizes[first : first + _RANKS_AT_ONCE])
+            rows[place : place + read.size] = read
+            place += read.size
+        return rows.view(ROW)
+
+    def _bytes_of(self, begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        if (length := _distance(begins)) and (sizes == sizes[0]).all():
+            shape = len(begins), int(sizes[0])
+            return np.ndarray(shape, np.uint8, self.joined, int(begins[0]), (length, 1)).reshape(-1)
         read = memoryview(self.joined)
-        bodies = [read[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-        return np.frombuffer(b"".join(bodies), dtype=ROW)
+        bodies = [read[begin:end] for begin, end in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)]
+        return np.frombuffer(b"".join(bodies), dtype=np.uint8)
 
 
 def decode_all(payloads: Sequence[bytes | None]) -> Windows:
@@ -143,14 +149,18 @@ def decode_all(payloads: Sequence[bytes | None]) -> Windows:
     pace()
     lengths = np.array(list(map(len, windows)), dtype=np.int64)
     begins = np.cumsum(lengths) - lengths
+    pace()
     if length := _distance(begins):
         heads = np.ndarray(len(windows), HEADER, joined, 0, (length,))
     else:
-        heads = np.frombuffer(b"".join([window[:size] for window in windows]), dtype=HEADER)
+        heads = np.frombuffer(b"".join([window[:size] for window in paced(windows, _RANKS_AT_ONCE)]), dtype=HEADER)
+    pace()
     expected = size + heads["rows"].astype(np.int64) * ROW.itemsize
     pace()
     is_sound = (heads["magic"] == MAGIC) & (heads["version"] == VERSION) & (expected == lengths)
+    pace()
     is_sound &= (heads["rank"] == ranks) & (heads["world_size"] == len(payloads))
+    pace()
     for place in np.flatnonzero(~is_sound).tolist():
         refused[kept[place]] = _why_not(heads[place], kept[place], len(payloads), int(lengths[place]))
     return Windows(ranks[is_sound], heads[is_sound], refused, joined, begins[is_sound])

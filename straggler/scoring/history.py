@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import pace
+
 __all__ = ["RowHistory", "average_of_last", "began", "count_bits"]
 
 Float32 = npt.NDArray[np.float32]
@@ -86,6 +88,7 @@ class RowHistory:
         if medians.shape != (len(names), self.ranks):
             raise ValueError(f"medians have shape {medians.shape}, expected {(len(names), self.ranks)}")
         medians = np.array(medians, dtype=np.float32)
+        pace()
         lowest, highest = 1.0, 1.0
         if medians.size:
             lowest, highest = float(np.fmin.reduce(medians, axis=None)), float(np.fmax.reduce(medians, axis=None))
@@ -95,6 +98,7 @@ class RowHistory:
             few = num < min_samples
             if few.any():
                 medians[few] = np.nan
+        pace()
         if np.array_equal(names, self.names):
             return medians
         new = np.setdiff1d(names, self.names)

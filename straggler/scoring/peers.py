@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import pace, paced
+
 __all__ = ["PeerGroups"]
 
 _FEW = 4
@@ -103,6 +105,7 @@ class PeerGroups:
         Returns:
             Shape ``(rows, 1)`` with one group, else ``(rows, ranks)``: each rank's own group's.
         """
+        pace()
         if self.count == 1:
             return _middle(values_SR, upper, at_least)[:, None]
         grouped = values_SR.take(self._order, axis=1)
@@ -134,7 +137,7 @@ def _middle(values: Float32, upper: bool, at_least: int) -> Float32:
         if count <= _FEW:
             low = high = high if upper else low
         if size >= _MANY and chosen is values and count == size:
-            pairs = np.array([_neighbours(row, low) for row in values], dtype=values.dtype)
+            pairs = np.array([_neighbours(row, low) for row in paced(values)], dtype=values.dtype)
             found = pairs[:, 0] if low == high else (pairs[:, 0] + pairs[:, 1]) * np.float32(0.5)
             continue
         # Selecting one place and taking the largest before it costs half of selecting two.

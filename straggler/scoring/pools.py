@@ -12,6 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import pace
+
 __all__ = ["Pools", "for_rows"]
 
 Float32 = npt.NDArray[np.float32]
@@ -75,11 +77,13 @@ class Pools:
         np.clip(y, -most, most, out=y)
         y *= np.float32(1.0) / _UNIT
         np.rint(y, out=y)
+        pace()
         for place, scale in enumerate(self.scales):
             self._sums[place] += y
             self._sums[place] -= self._ring[(self._place - scale) % self.scales[-1]]
         self._ring[self._place % self.scales[-1]] = y
         self._place += 1
+        pace()
         count: Float32 | np.float32 = np.float32(1.0)
         if missing is not None:
             count = (~missing | (self.seen > 0)).astype(np.float32)
@@ -106,6 +110,7 @@ class Pools:
 
     def average(self, place: int) -> Float32:
         """Return the mean of the last windows at one scale."""
+        pace()
         return np.asarray(self._sums[place] * (_UNIT / self._count(self.scales[place])))
 
     def average_of(self, place: int, cells: Cells) -> Float32:
@@ -118,6 +123,7 @@ class Pools:
         scale = np.float32(self.scales[place])
         rest = self.learnt - scale
         usual = self.past - self._sums[place]
+        pace()
         if rest.size and float(rest.min()) >= at_least:
             usual *= _UNIT / rest
             return usual

@@ -129,10 +129,12 @@ class ProcessorWaits:
         self._loads.append(np.nan_to_num(gathered.device[:, _LOADER]).astype(np.float32))
         self._waits.append(np.where(waits < 0.0, 0.0, waits).astype(np.float32))
         self._ran.append(core.ran.astype(np.float32))
+        pace()
         for kept, spent in ((self._shares, core.with_waits), (self._on_core, core.on_core)):
             with np.errstate(invalid="ignore", divide="ignore"):
                 shares = np.where((spent > 0.0) & (gathered.elapsed > 0.0), spent / gathered.elapsed, np.nan)
             kept.append(shares.astype(np.float32))
+        pace()
         told = np.full(self._ranks, np.nan)
         explained = np.zeros(self._ranks, dtype=bool)
         before, self._causes = self._causes, {}
@@ -154,7 +156,9 @@ class ProcessorWaits:
                 elif cause is False or window.excess[row, rank] >= window.bar[row, rank]:
                     contrary += 1
                 self._causes[row, rank] = (cause, contrary) if contrary < _CONTRARY else (says, 0)
+        pace()
         self._end_of_window(explained, length)
+        pace()
         lasting = self._lasting(peers)
         for (row, rank), (cause, _) in self._causes.items():
             if cause:

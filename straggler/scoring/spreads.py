@@ -19,6 +19,7 @@ import statistics
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import paced
 from straggler.scoring.peers import PeerGroups
 
 __all__ = ["TAIL_RANKS", "Spread", "normal_quantile", "spread_of", "student_quantile"]
@@ -67,7 +68,7 @@ def spread_of(values: Float32, peers: PeerGroups, *, inner: bool) -> tuple[Float
     """
     low = np.full((values.shape[0], peers.count), np.nan, dtype=np.float32)
     both = low.copy()
-    for group, columns in enumerate(peers.members()):
+    for group, columns in enumerate(paced(peers.members())):
         chosen = values if peers.count == 1 else values[:, columns]
         counts = chosen.shape[1] - np.count_nonzero(np.isnan(chosen), axis=1)
         for count in np.unique(counts).tolist():

@@ -81,6 +81,22 @@ def test_what_is_no_window_is_refused_and_the_others_are_read(spoil, why):
     assert windows.rows_of(windows.ranks >= 0)["med"].tolist() == [1.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    "lengths", [[2], [1, 2], [0], [3] * 700 + [1]], ids=["alike", "in turn", "none", "one differs"]
+)
+def test_the_rows_of_many_ranks_come_in_their_order(lengths):
+    counts = [lengths[rank % len(lengths)] for rank in range(1100)]  # more ranks than are read in one go
+    made = [
+        payload(rank, len(counts), rows=[row(f"r{i}", [rank + 1 + i / 4]) for i in range(n)])
+        for rank, n in enumerate(counts)
+    ]
+    windows = decode_all(made)
+    even = windows.ranks % 2 == 0
+    for chosen, step in ((even, 2), (windows.ranks >= 0, 1)):
+        told = [rank + 1 + i / 4 for rank in range(0, len(counts), step) for i in range(counts[rank])]
+        assert windows.rows_of(chosen)["med"].tolist() == told
+
+
 @settings(deadline=None)  # a busy machine fails no property
 @given(st.binary(max_size=400))
 def test_no_bytes_at_all_bring_it_down(noise):

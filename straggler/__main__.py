@@ -25,13 +25,34 @@ def parser() -> argparse.ArgumentParser:
     plot.add_argument("--only", choices=["png", "html"], help="make one of the two")
     run = commands.add_parser("simulate", help="score a simulated job against its truth", allow_abbrev=False)
     run.add_argument("--ranks", type=int, default=512, metavar="N", help="default %(default)s")
-    run.add_argument("--share", type=float, default=0.01, metavar="SHARE", help="slow ranks, default %(default)s")
+    run.add_argument("--share", type=_share, default=0.01, metavar="SHARE", help="slow ranks, default %(default)s")
     run.add_argument("--slowdown", type=float, default=0.1, metavar="RATIO", help="default %(default)s (10 %%)")
-    run.add_argument("--onset", type=int, default=10, metavar="REPORT", help="when they slow, default %(default)s")
-    run.add_argument("--jobs", type=int, default=10, metavar="N", help="seeds, default %(default)s")
+    run.add_argument("--onset", type=_count, default=10, metavar="REPORT", help="when they slow, default %(default)s")
+    run.add_argument("--jobs", type=_at_least_one, default=10, metavar="N", help="seeds, default %(default)s")
     run.add_argument("--spread-shape", choices=["normal", "uniform"], default="normal", help="default %(default)s")
     run.add_argument("--log", metavar="FILE", help="also write the first job's reports, to be plotted")
     return top
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 (nobody) to 1 (all ranks)")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,6 +119,11 @@ def _simulate(options: argparse.Namespace) -> list[str]:
         marks += evaluate(job)
         if seed == 0 and options.log:
             write_log(job, options.log)
+    if not options.share:
+        return [
+            f"{options.jobs} jobs of {options.ranks} ranks, nobody slowed, {options.onset + 3} reports each: "
+            f"{marks.fp} healthy ranks named"
+        ]
     return [
         f"{options.jobs} jobs of {options.ranks} ranks, {100 * options.slowdown:g} % slowdowns from report "
         f"{options.onset}, three reports later: F1 {marks.f1:.4f} "

@@ -286,4 +286,6 @@ class Detector:
 
 
 def _not_initialised(call: str) -> DetectorError:
-    return DetectorError(f"{call} was called before initialize(); call Detector.initialize(...) first, on every rank")
+    return DetectorError(
+        f"{call} was called before initialize() or after shutdown(); call Detector.initialize(...) first, on every rank"
+    )

@@ -183,13 +183,12 @@ class Reporter:
         self._learn_names(gathered)
         kept = self._kept_past
         scores = self._scorer.score(gathered) if kept is None else kept.score(self._scorer, gathered)
-        report = Report(
+        of_job = Report(
             scores=scores,
             gathered=gathered,
             name_of=self._names.get,
             sequence=self._made - 1,
             rank=0,
-            only=None if self._gather else [0],
             gather_on_rank0=self._gather,
             report_seconds=self._durations,
             wall_time=time.time(),
@@ -197,6 +196,7 @@ class Reporter:
             notes=self._notes(collected, gathered),
             **_local(collected),
         )
+        report = of_job if self._gather else of_job.of_rank(0)
         decision = self._hook.ask(self.decide, report)
         if not self._gather or (self.decide is not None and is_over is None):
             # What nobody waits for is not done at once either: rank 0 proposes it to all.
@@ -206,7 +206,7 @@ class Reporter:
             if messages:
                 self.exchange.publish(sequence, messages)
         if self._log is not None:
-            self._log.append(report)
+            self._log.append(of_job)
         return report, decision
 
     def _read_message(self, raw: bytes | None) -> tuple[RankMessage | None, str | None]:
@@ -240,14 +240,13 @@ class Reporter:
             name_of=self._names.get,
             sequence=self._made - 1,
             rank=rank,
-            only=[rank],
             gather_on_rank0=False,
             report_seconds=self._durations,
             wall_time=time.time(),
             elapsed_seconds=time.monotonic() - began,
             notes=notes,
             **_local(collected),
-        )
+        ).of_rank(rank)
 
     def _decode(self, message: bytes) -> RankMessage:
         return decode_for_rank(message, self.exchange.rank, self.exchange.world_size)

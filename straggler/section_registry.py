@@ -134,7 +134,7 @@ class SectionRegistry:
         if len(self.now) == _MANY:
             logger.warning(
                 "there are %d straggler sections, the latest is %r: are names made at run time? Each is kept, and "
-                "none is ever compared with another (said once)",
+                "is compared with those of the same name on other ranks only (said once)",
                 _MANY,
                 name,
             )

@@ -128,10 +128,19 @@ def _to_node_name(given: str | None) -> str:
         return socket.gethostname()
     if not isinstance(given, str):
         raise ConfigError(f'DetectorSettings.node_name is {given!r}; expected text, such as "node-1", or None')
+    if not given or not given.isprintable():
+        raise ConfigError(
+            f'DetectorSettings.node_name is {given!r}; expected printable text, such as "node-1", or None'
+        )
     return given
 
 
 def _to_peer_group(given: object) -> str:
+    if type(given).__repr__ is object.__repr__ and type(given).__str__ is object.__str__:
+        raise ConfigError(
+            f"DetectorSettings.peer_group is {given!r}, whose text is another on each rank; expected a value with "
+            'equal text on ranks that do the same work, such as ("stage", 3), or None'
+        )
     return "" if given is None else str(given)
 
 

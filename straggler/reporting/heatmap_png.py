@@ -47,20 +47,20 @@ def write_png(picture: Picture, path: str | os.PathLike[str]) -> Path:
     said = _said(picture)
     figure = Figure(figsize=(13, sum(heights) + 1.6 + 0.19 * len(said)), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle("\n".join([picture.title, *said]), x=0.01, ha="left", fontsize=9)
+    figure.suptitle("\n".join(_plain(line) for line in [picture.title, *said]), x=0.01, ha="left", fontsize=9)
     named_axes, all_axes, section_axes = figure.subplots(
         3, 1, height_ratios=[max(h, 0.01) for h in heights], sharex=True
     )
     _show(named_axes, picture, picture.named_cells[: len(own)])
     nodes = {episode.rank: episode.node for episode in picture.episodes}
-    named_axes.set_yticks(range(len(own)), [f"rank {rank} {nodes[rank]}".strip() for rank in own], fontsize=7)
+    named_axes.set_yticks(range(len(own)), [_plain(f"rank {rank} {nodes[rank]}".strip()) for rank in own], fontsize=7)
     _show(all_axes, picture, picture.overview)
     all_axes.set_yticks(*_labels(picture.rows), fontsize=7)
     all_axes.set_ylabel("all ranks" if len(picture.rows[0].ranks) == 1 else "all ranks, the slowest of each row")
     _show(
         section_axes, picture, np.array([s.cells for s in sections], dtype=np.uint8).reshape(-1, picture.axis.columns)
     )
-    section_axes.set_yticks(range(len(sections)), [_short(s.name) for s in sections], fontsize=7)
+    section_axes.set_yticks(range(len(sections)), [_plain(_short(s.name)) for s in sections], fontsize=7)
     row_of = {rank: number for number, row in enumerate(picture.rows) for rank in row.ranks}
     for episode in picture.episodes:
         since, named, until = (int(picture.axis.column_of[i]) for i in (episode.since, episode.named, episode.until))
@@ -127,10 +127,10 @@ def _show(axes: Any, picture: Picture, cells: npt.NDArray[np.uint8]) -> None:
 def _labels(rows: list[Row]) -> tuple[list[int], list[str]]:
     """Return the rows that begin a node, or rows, as many as can be read, and their labels."""
     if len(rows) <= _LABELS:
-        return list(range(len(rows))), [f"{row.label} {row.node}".strip() for row in rows]
+        return list(range(len(rows))), [_plain(f"{row.label} {row.node}".strip()) for row in rows]
     begins = [n for n, row in enumerate(rows) if n == 0 or row.node != rows[n - 1].node or not row.node]
     shown = begins[:: max(1, -(-len(begins) // _LABELS))]
-    return shown, [rows[n].node or rows[n].label for n in shown]
+    return shown, [_plain(rows[n].node or rows[n].label) for n in shown]
 
 
 def _legend(picture: Picture) -> list[tuple[int, str]]:
@@ -147,3 +147,8 @@ def _legend(picture: Picture) -> list[tuple[int, str]]:
 
 def _short(name: str, length: int = 34) -> str:
     return name if len(name) <= length else name[: length // 2 - 1] + "…" + name[-(length // 2) :]
+
+
+def _plain(text: str) -> str:
+    """Return a text of which matplotlib takes nothing for a formula, and that has no control characters."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text).replace("$", r"\$")

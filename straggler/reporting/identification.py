@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.scoring.robust_scores import SLOW, RobustScores
+from straggler.scoring.robust_scores import RobustScores
 from straggler.scoring.scorer import GPU_ROW, Scores
 from straggler.settings import Thresholds
 
@@ -42,20 +42,23 @@ class Stragglers(TypedDict):
 class Identification:
     """Finds the slow ranks among the scores of one report.
 
-    With robust scores and the default threshold, those in state SLOW; a threshold that was given replaces the
-    ratio floor, and persistence stays. With minimum scores, every score strictly below the threshold.
+    With robust scores and the default threshold, those in state SLOW in something that matters; a threshold that was
+    given replaces the ratio floor and what matters, and persistence stays. With minimum scores, every score strictly
+    below the threshold.
 
     Args:
         scores: The scores of all ranks.
         nodes: Node name of each rank.
         ranks: The ranks that the report is about; others are left out.
         row_name: From a row's number to its name.
+        slow_cells: From robust scores to the cells that are SLOW and matter, shape ``(rows, ranks)``.
     """
 
     scores: Scores
     nodes: Sequence[str]
     ranks: Collection[int]
     row_name: Callable[[int], str]
+    slow_cells: Callable[[RobustScores], npt.NDArray[np.bool_]]
 
     def gpus(
         self, scores: npt.NDArray[np.float64] | None, window: RobustScores | None, threshold: float
@@ -72,7 +75,7 @@ class Identification:
         if window is None:
             return self._ids(scores < threshold) if self.scores.against_peers is None else set()
         rows = np.flatnonzero(window.names == np.uint64(GPU_ROW))
-        return self._ids(_slow(window, threshold)[rows[0]]) if len(rows) else set()
+        return self._ids(self._slow(window, threshold)[rows[0]]) if len(rows) else set()
 
     def sections(
         self, scores: npt.NDArray[np.float64] | None, window: RobustScores | None, threshold: float
@@ -91,7 +94,7 @@ class Identification:
                 return {}
             names, slow = self.scores.names, scores < threshold
         else:
-            names, slow = window.names, _slow(window, threshold)
+            names, slow = window.names, self._slow(window, threshold)
         found = {
             self.row_name(number): ids
             for row, number in enumerate(names.tolist())
@@ -104,8 +107,5 @@ class Identification:
         ranks = (int(rank) for rank in np.flatnonzero(slow))
         return {StragglerId(r, self.nodes[r]) for r in ranks if mine is None or r in mine}
 
-
-def _slow(window: RobustScores, threshold: float) -> npt.NDArray[np.bool_]:
-    if Thresholds.is_default(threshold):
-        return np.asarray(window.state == SLOW)
-    return window.beyond(threshold)
+    def _slow(self, window: RobustScores, threshold: float) -> npt.NDArray[np.bool_]:
+        return self.slow_cells(window) if Thresholds.is_default(threshold) else window.beyond(threshold)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from straggler.exchange.gathered import GatheredWindows
 from straggler.measurement.measured import BATCHES_OF_WORKERS, STATE_FIELDS
 from straggler.measurement.name_table import hash_name
+from straggler.pacing import paced
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
 from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, UNSURE, WAITED, RobustScores
 from straggler.scoring.scorer import GPU_ROW, WHOLE_ROW, Scores
@@ -70,11 +71,11 @@ class RankVerdicts:
         if not known.any() and past is not None and (past.state[:, rank] == SLOW).any():
             return self._slow(rank, node, past) or Verdict(rank=rank, node=node)
         if not known.any():
-            why = (
-                "one rank only: nothing to compare with"
-                if self.gathered.world_size == 1
-                else "no timings in this window"
-            )
+            why = "no timings in this window"
+            if self.gathered.world_size == 1:
+                why = "one rank only: nothing to compare with"
+            elif self.scores.seconds[:, rank].any():
+                why = "no other rank of its peer group has timings of the same in this window"
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
         slow = self._slow(rank, node, window)
         if slow is not None:
@@ -122,6 +123,13 @@ class RankVerdicts:
             because=", ".join(reason for reason in reasons if reason),
         )
 
+    def slow_cells(self, window: RobustScores) -> npt.NDArray[np.bool_]:
+        """Return the cells that are SLOW and matter, shape ``(rows, ranks)``."""
+        cells = np.asarray(window.state == SLOW)
+        for rank in paced(np.flatnonzero(cells.any(axis=0)).tolist()):
+            cells[:, rank] &= self._lost(window, rank)[0] >= MATERIAL_SHARE
+        return cells
+
     def _kept_waiting(self, rank: int) -> float:
         """Return the share of its time that a rank waited for a processor, if it is slow by that; else NaN."""
         waits = self.scores.kept_waiting
@@ -134,8 +142,10 @@ class RankVerdicts:
         tens = 10.0 * (loading if is_of_workers else waited)
         much = f"about {10 * round(tens)} %" if tens == tens else "much"
         if not is_of_workers:
-            return f"it is slower because {_A_CORE} {much} of the time: see what else runs on its machine"
-        return f"it is slower because {_WORKERS} {much} of the time, {self._of_workers(rank)}"
+            return (
+                f"it is slower, and {_A_CORE} {much} of the time, which may be why: see what else runs on its machine"
+            )
+        return f"it is slower, and {_WORKERS} {much} of the time, {self._of_workers(rank)}"
 
     def _loading(self, rank: int) -> float:
         """Return the share of its time that a rank waited for workers of a data loader in this report."""

@@ -6,6 +6,7 @@ when they are read.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +52,6 @@ class Report:
         name_of: Callable[[int], str],
         sequence: int,
         rank: int,
-        only: Sequence[int] | None = None,
         gather_on_rank0: bool = True,
         report_seconds: Sequence[float] = (),
         wall_time: float = 0.0,
@@ -73,7 +73,7 @@ class Report:
         self.local_gpu_section_summaries = dict(local_gpu_section_summaries or {})
         self.notes = tuple(notes)
         self._row_name = RowNames(name_of)
-        self._only = range(gathered.world_size) if only is None else list(only)
+        self._only: Sequence[int] = range(gathered.world_size)
         self._verdicts = RankVerdicts(scores, gathered, self._row_name, sequence, list(report_seconds))
 
     @property
@@ -90,6 +90,11 @@ class Report:
     def missing_ranks(self) -> list[int]:
         """Ranks that did not answer, or not in time."""
         return [int(rank) for rank in np.flatnonzero(~self.gathered.present)]
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks that the report is about: all, or without gathering this one."""
+        return self._only
 
     @functools.cached_property
     def rank_to_node(self) -> dict[int, str]:
@@ -116,6 +121,20 @@ class Report:
         """Section to rank to score against its own past."""
         return self._per_section(self.scores.individual)
 
+    def slow_cells(self) -> npt.NDArray[np.bool_]:
+        """Return where a rank is SLOW in something that matters, shape ``(rows, ranks)``; without scores no rows."""
+        window = self.scores.against_peers
+        return np.zeros((0, self.world_size), dtype=bool) if window is None else self._verdicts.slow_cells(window)
+
+    def of_rank(self, rank: int) -> Report:
+        """Return the same report of one rank only."""
+        report = copy.copy(self)
+        report._only = [rank]
+        for name, kind in vars(Report).items():
+            if isinstance(kind, functools.cached_property):
+                vars(report).pop(name, None)
+        return report
+
     def row_name(self, number: int) -> str:
         """Return the name of a row; an arrival is called ``before <section>``."""
         return self._row_name(number)
@@ -141,8 +160,9 @@ class Report:
         """Name the slow ranks.
 
         With robust scoring and no threshold given, those whose verdict is SLOW: beyond the ratio floor or
-        changed against their past, persistently. A threshold that is given replaces the ratio floor; persistence
-        stays. With ``scoring="minimum"``, every score of this report strictly below its threshold.
+        changed against their past, persistently, in something that matters. A threshold that is given replaces the
+        ratio floor and what matters; persistence stays. With ``scoring="minimum"``, every score of this report
+        strictly below its threshold.
 
         Returns:
             ``straggler_gpus_relative`` and ``straggler_gpus_individual``: sets; ``straggler_sections_relative``
@@ -167,7 +187,7 @@ class Report:
             thresholds: Scores below which a rank is slow.
         """
         scores = self.scores
-        slow = Identification(scores, self.gathered.nodes, self._only, self._row_name)
+        slow = Identification(scores, self.gathered.nodes, self._only, self._row_name, self._verdicts.slow_cells)
         relative = scores.against_peers if scores.relative is not None else None
         past = scores.against_past
         return {

@@ -215,6 +215,8 @@ def _record(line: str) -> dict[str, Any]:
     """
     try:
         record = json.loads(line)
+        if "\\ud" in line:  # a half of a surrogate pair is text for Python, and for no file or picture
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         if not line.endswith("\n"):  # the last one
             raise ValueError("ends in mid-line, as if its writer was killed") from None

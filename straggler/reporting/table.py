@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
 from straggler.reporting.rank_lists import mostly, ranges
 from straggler.reporting.verdict import State, Verdict
 from straggler.reporting.waiting import waiting
-from straggler.scoring.robust_scores import SLOW
 from straggler.scoring.scorer import Scores
 
 __all__ = ["Tabulated", "render"]
@@ -32,6 +32,11 @@ class Tabulated(Protocol):
     @property
     def world_size(self) -> int:
         """Ranks in the job."""
+        ...
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks that the report is about."""
         ...
 
     @property
@@ -56,6 +61,10 @@ class Tabulated(Protocol):
 
     def verdicts(self) -> list[Verdict]:
         """Return every verdict that is not OK, the slowest first."""
+        ...
+
+    def slow_cells(self) -> npt.NDArray[np.bool_]:
+        """Return where a rank is SLOW in something that matters, shape ``(rows, ranks)``."""
         ...
 
     def row_name(self, number: int) -> str:
@@ -85,7 +94,7 @@ def render(report: Tabulated, rows: int = 10) -> str:
     if slow:
         lines += _waiting(report, slow)
     lines += _nodes([entry[0] for entry in entries if len(entry) == 1], sizes)
-    lines += _sections(report)
+    lines += _sections(report, [v.rank for v in slow])
     lines += _unknown(unknown)
     lines += [f"job: most ranks became slower together in {report.row_name(n)!r}" for n in report.scores.job_wide]
     lines += _groups(report)
@@ -93,6 +102,8 @@ def render(report: Tabulated, rows: int = 10) -> str:
     if not lines:
         return ""
     head = f"straggler report {report.sequence}: {len(slow)} slow of {report.world_size} ranks"
+    if len(report.ranks) < report.world_size:
+        head = f"straggler report {report.sequence} of rank {ranges(report.ranks)} alone, of {report.world_size} ranks"
     if report.coverage < 1.0:
         head += f", coverage {100 * report.coverage:.1f} %"
     return "\n".join([head, *("  " + line for line in lines)])
@@ -150,13 +161,14 @@ def _nodes(single: list[Verdict], sizes: Mapping[str, int]) -> list[str]:
     return [f"node {node}: {count} of its {sizes[node]} ranks are slow" for node, count in many]
 
 
-def _sections(report: Tabulated) -> list[str]:
+def _sections(report: Tabulated, ranks: list[int]) -> list[str]:
     window = report.scores.against_peers
-    if window is None:
+    if window is None or not ranks:
         return []
-    found = []
+    found, cells, named = [], report.slow_cells(), np.zeros(report.world_size, dtype=bool)
+    named[ranks] = True
     for row, number in enumerate(window.names.tolist()):
-        slow = np.flatnonzero(window.state[row] == SLOW)
+        slow = np.flatnonzero(cells[row] & named)
         if len(slow):
             worst = slow[int(np.argmax(window.excess[row, slow]))]
             found.append(

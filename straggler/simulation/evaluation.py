@@ -56,8 +56,15 @@ def evaluate(job: SimulatedJob, settings: RobustSettings | None = None) -> Confu
 
 
 def with_stragglers(job: SimulatedJob, share: float, slowdown: float, onset: int) -> SimulatedJob:
-    """Return a job of which some ranks are slowed from one window on, and that ends three reports later."""
-    count = max(1, round(share * job.ranks))
+    """Return a job of which some ranks are slowed from one window on, and that ends three reports later.
+
+    Args:
+        job: Without them.
+        share: Of the ranks that are slowed, one at least; 0: none.
+        slowdown: 0.1 is 10 % longer.
+        onset: The window in which it begins.
+    """
+    count = max(1, round(share * job.ranks)) if share > 0.0 else 0
     chosen = np.random.default_rng(job.seed + 1).choice(job.ranks, size=count, replace=False)
     slowdowns = tuple(SimulatedSlowdown(kind="slow_rank", rank=int(r), slowdown=slowdown, onset=onset) for r in chosen)
     return attrs.evolve(job, slowdowns=(*job.slowdowns, *slowdowns), windows=onset + 3)

@@ -268,6 +268,37 @@ def test_the_command_says_what_is_wrong(capsys, tmp_path):
     assert "ranks is 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--share", "2"], "argument --share: 2 is not from 0 (nobody) to 1 (all ranks)"),
+        (["--share", "-1"], "argument --share: -1 is not"),
+        (["--jobs", "0"], "argument --jobs: 0 is below 1"),
+        (["--onset", "-1"], "argument --onset: -1 is below 0"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(given, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", *given])
+    assert said in capsys.readouterr().err
+
+
+def test_a_job_in_which_nobody_is_slowed_has_only_healthy_ranks(capsys):
+    assert main(["simulate", "--ranks", "64", "--jobs", "3", "--share", "0"]) == 0
+    assert capsys.readouterr().out == "3 jobs of 64 ranks, nobody slowed, 13 reports each: 0 healthy ranks named\n"
+
+
+@pytest.mark.parametrize("name", ["half \ud83d of a pair", "tab\tand\nline", "<b>", r"$\frac$"])
+def test_any_name_of_a_section_can_be_drawn(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    sections = {name: {"median": 1000, "p90": 1020, "worst": 1300, "worst_rank": 1, "slow": 1}}
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(record(0, [1000, 1300], slow=[1], since=0, per_node=2, sections=sections)) + "\n")
+    assert main(["plot", str(path)]) == 0
+    assert (tmp_path / "log.png").stat().st_size > 1000
+    (tmp_path / "log.html").read_text(encoding="utf-8")
+
+
 def test_the_command_evaluates_the_scoring(capsys, tmp_path):
     log = tmp_path / "s.jsonl"
     assert main(["simulate", "--ranks", "64", "--jobs", "2", "--log", str(log)]) == 0

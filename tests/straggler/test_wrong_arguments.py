@@ -30,6 +30,9 @@ def detector():
         ({"log_path": ""}, "log_path is ''; expected a path"),
         ({"node_name": 5}, "node_name is 5; expected text"),
         ({"node_name": b"n"}, "node_name is b'n'; expected text"),
+        ({"node_name": ""}, "node_name is ''; expected printable text"),
+        ({"node_name": "a\nb"}, r"node_name is 'a\\nb'; expected printable text"),
+        ({"peer_group": object()}, "peer_group is <object object at .*, whose text is another on each rank"),
         ({"log_path": "a\0b"}, r"log_path is 'a\\x00b'; expected a path"),
     ],
 )

@@ -258,10 +258,39 @@ def test_what_all_ranks_share_is_no_change_of_one():
         assert found["straggler_sections_relative"] == found["straggler_sections_individual"] == {}
 
 
+def test_a_rank_whose_peers_have_no_timings_is_told_apart_from_one_that_has_none():
+    report = Played(3).reports(3, {"step": [1, None, None]})
+    assert "no other rank of its peer group has timings of the same" in report.verdict(0).because
+    assert report.verdict(1).because == "no timings in this window"
+
+
 def test_an_immaterial_section_does_not_make_a_rank_slow():
     report = Played(4).reports(3, {"step": [1, 1, 1, 1], "log": [1e-4, 1e-4, 1e-4, 2e-4]})
     assert report.stragglers() == []
-    assert ranks_of(report.identify_stragglers()["straggler_sections_relative"]["log"]) == {3}
+    assert report.table() == ""
+    assert report.identify_stragglers()["straggler_sections_relative"] == {}
+    assert ranks_of(report.identify_stragglers(section_rel_threshold=0.9)["straggler_sections_relative"]["log"]) == {3}
+
+
+def test_of_a_slow_rank_the_lists_and_the_table_have_what_matters():
+    took = {"step": [1, 1, 1, 1.5], "log": [1e-4, 2e-4, 1e-4, 2e-4]}
+    report = Played(4).reports(3, took)
+    found = report.identify_stragglers()["straggler_sections_relative"]
+    assert [verdict.rank for verdict in report.stragglers()] == [3]
+    assert {name: ranks_of(ids) for name, ids in found.items()} == {"step": {3}}
+    assert "section 'step': SLOW on 1 ranks" in report.table()
+    assert "'log'" not in report.table()
+
+
+def test_a_report_of_one_rank_is_about_that_rank():
+    report = Played(4).reports(3, {"step": [1, 1, 1, 1.5]})
+    assert "1 slow of 4 ranks" in report.table()
+    assert report.section_relative_perf_scores["step"].keys() == {0, 1, 2, 3}
+    alone, slow = report.of_rank(0), report.of_rank(3)
+    assert alone.section_relative_perf_scores["step"].keys() == {0}
+    assert (alone.stragglers(), alone.table()) == ([], "")
+    assert [verdict.rank for verdict in slow.stragglers()] == [3]
+    assert slow.table().startswith("straggler report 2 of rank 3 alone, of 4 ranks")
 
 
 def test_a_line_that_rank_0_logs_between_two_steps_is_no_reason_to_blame_it():
@@ -269,7 +298,9 @@ def test_a_line_that_rank_0_logs_between_two_steps_is_no_reason_to_blame_it():
     report = Played(4).reports(
         4, {"step": [0.1] * 4}, arrivals={"step": [1e-3, 2e-4, 2e-4, 2e-4]}, synchronous={"step"}
     )
-    assert ranks_of(report.identify_stragglers()["straggler_sections_relative"]["before step"]) == {0}
+    assert report.identify_stragglers()["straggler_sections_relative"] == {}
+    found = report.identify_stragglers(section_rel_threshold=0.9)["straggler_sections_relative"]
+    assert ranks_of(found["before step"]) == {0}
     assert report.stragglers() == []
     assert report.lost_share(0) < 0.01
 

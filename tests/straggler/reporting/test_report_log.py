@@ -8,10 +8,17 @@ import time
 
 import pytest
 
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import Family, Measured
+from straggler.measurement.name_table import hash_name
+from straggler.measurement.summary import summarise
+from straggler.reporter import Reporter
 from straggler.reporting.background_lines import BackgroundLines
 from straggler.reporting.report_log import ReportLog, read
+from straggler.settings import DetectorSettings
 from straggler.simulation.reports import reports
 from straggler.simulation.simulator import SimulatedJob
+from straggler.testing import RecordedWindowsExchange
 
 GENEROUS = 60.0
 
@@ -156,3 +163,26 @@ def test_a_line_after_close_is_written_at_once(tmp_path):
     lines.close()
     lines.append("after\n")
     assert (tmp_path / "reports.jsonl").read_text() == "before\nafter\n"
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_the_log_has_the_verdicts_on_all_ranks(gathers, tmp_path):
+    """Without gathering, rank 0's own report is about rank 0, and its log was so, too."""
+
+    def window(sequence, rank, seconds):
+        head = {"sequence": sequence, "rank": rank, "world_size": 5, "elapsed": 1.0, "node": b"n"}
+        row = Measured(Family.SECTION, "work", summarise([seconds] * 20), 0.0, False)
+        return encode(head, [(hash_name("work"), row)])
+
+    exchange = RecordedWindowsExchange(
+        5, lambda sequence: [window(sequence, rank, 0.02 if rank == 3 else 0.01) for rank in range(1, 5)], ["work"]
+    )
+    settings = DetectorSettings(node_name="n", gather_on_rank0=gathers, log_path=tmp_path / "log")
+    reporter = Reporter(exchange, [], settings)
+    for number in range(3):
+        report, _ = reporter.make(number, reporter.cut(), None)
+    reporter.close()
+    assert report.ranks == (range(5) if gathers else [0])
+    assert [verdict.rank for verdict in report.stragglers()] == ([3] if gathers else [])
+    last = list(read(tmp_path / "log"))[-1]
+    assert [(verdict["rank"], verdict["state"]) for verdict in last["verdicts"]][:1] == [(3, "SLOW")]

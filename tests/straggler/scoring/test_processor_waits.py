@@ -105,9 +105,10 @@ def test_a_rank_that_is_slow_by_a_wait_is_unknown_with_that_reason():
     (verdict,) = report.verdicts()
     assert (verdict.rank, verdict.state) == (VICTIM, State.UNKNOWN)
     assert verdict.because == (
-        "it is slower because it waited for a core about 40 % of the time: see what else runs on its machine"
+        "it is slower, and it waited for a core about 40 % of the time, which may be why: see what else runs on its "
+        "machine"
     )
-    assert "UNKNOWN 1 ranks (2): it is slower because" in report.table()
+    assert "UNKNOWN 1 ranks (2): it is slower, and" in report.table()
     assert not any(report.identify_stragglers().values())
     assert not any(report.identify_stragglers(section_rel_threshold=0.8).values())
 
@@ -289,7 +290,7 @@ def test_a_rank_that_waits_for_workers_as_fast_as_others_is_never_named(batches,
     for report in (reports[3], reports[-1]):
         (verdict,) = report.verdicts()
         assert (verdict.rank, verdict.state) == (VICTIM, State.UNKNOWN)
-        start = f"it is slower because it waited for its data loader's workers about 50 % of the time, {why}"
+        start = f"it is slower, and it waited for its data loader's workers about 50 % of the time, {why}"
         assert verdict.because.startswith(start)
 
 

@@ -19,7 +19,7 @@ from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest
 from straggler.errors import SectionNameError
 from straggler.measurement.name_table import hash_name
-from straggler.measurement.section import KINDS, Section, SectionClock, SectionKind
+from straggler.measurement.section import IN_EVALUATION, KINDS, Section, SectionClock, SectionKind
 from straggler.measurement.waits import WaitClock
 from straggler.probes.probe import Probe
 
@@ -28,7 +28,6 @@ __all__ = ["SectionRegistry"]
 logger = logging.getLogger(__name__)
 
 _MANY = 500
-_IN_EVALUATION = " (evaluation)"
 
 
 class SectionRegistry:
@@ -75,6 +74,8 @@ class SectionRegistry:
             raise ConfigError(f'a section\'s name is text, such as "forward", not {name!r}')
         section = self.now.get(name)
         if section is None:
+            if name.endswith(IN_EVALUATION):
+                raise ConfigError(f"section {name!r} is named as those of an evaluation; leave {IN_EVALUATION!r} out")
             if kind not in KINDS:
                 raise ConfigError(f"kind is {kind!r}{nearest(str(kind), KINDS)}")
             section = self._make(name, profile_cuda, kind)
@@ -138,7 +139,7 @@ class SectionRegistry:
                 _MANY,
                 name,
             )
-        shown = name + _IN_EVALUATION if self.is_evaluating else name
+        shown = name + IN_EVALUATION if self.is_evaluating else name
         section = Section(shown, self._clock, profiling_interval=self._interval, kind=kind)
         for probe in self._probes:
             # The kernels of an evaluation have the names of those of training, and other times.

@@ -24,8 +24,8 @@ from straggler.exchange.board import Plan
 
 __all__ = ["ReportSchedule"]
 
-_AHEAD = 2
-"""Iterations: in a synchronous job no rank is more than one ahead of rank 0."""
+_AHEAD = 3
+"""Iterations: in a synchronous job no rank is more than one ahead of rank 0, and from 3 samples on a window counts."""
 _POLLS_AHEAD = 3
 _FIRST_LOOK = 0.25
 """Share of the first interval after which the rate of the steps is known well enough to plan the first report."""

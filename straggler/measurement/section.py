@@ -34,10 +34,13 @@ from straggler.measurement.samples import Samples
 from straggler.measurement.section_timer import ForgettingTimer, SectionTimer
 from straggler.measurement.waits import WaitClock
 
-__all__ = ["KINDS", "MAX_SAMPLES", "Section", "SectionClock", "SectionKind"]
+__all__ = ["IN_EVALUATION", "KINDS", "MAX_SAMPLES", "Section", "SectionClock", "SectionKind"]
 
 SectionKind = Literal["auto", "work", "wait"]
 KINDS: tuple[SectionKind, ...] = ("auto", "work", "wait")
+
+IN_EVALUATION = " (evaluation)"
+"""What a section's name ends with in an evaluation."""
 
 MAX_SAMPLES = 8192
 """Samples kept per section and window; of more, the newest."""

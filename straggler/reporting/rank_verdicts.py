@@ -11,6 +11,7 @@ import numpy.typing as npt
 from straggler.exchange.gathered import GatheredWindows
 from straggler.measurement.measured import BATCHES_OF_WORKERS, STATE_FIELDS
 from straggler.measurement.name_table import hash_name
+from straggler.measurement.section import IN_EVALUATION
 from straggler.pacing import paced
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
 from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, UNSURE, WAITED, RobustScores
@@ -74,6 +75,8 @@ class RankVerdicts:
             why = "no timings in this window"
             if self.gathered.world_size == 1:
                 why = "one rank only: nothing to compare with"
+            elif self._has_peers(rank):
+                why = "too few samples in this window: give a longer report_time_interval, or a smaller min_samples"
             elif self.scores.seconds[:, rank].any():
                 why = "no other rank of its peer group has timings of the same in this window"
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
@@ -94,6 +97,14 @@ class RankVerdicts:
         worst = int(np.nanargmax(np.where(known, share * excess, -np.inf)))
         return Verdict(
             rank=rank, node=node, slowdown=float(excess[worst]), section=self.row_name(int(window.names[worst]))
+        )
+
+    def _has_peers(self, rank: int) -> bool:
+        """Return whether another rank of the peer group has measured something that this rank has."""
+        peers = self.gathered.peer_groups == self.gathered.peer_groups[rank]
+        return any(
+            bool((block.num[block.num[:, rank] > 0][:, peers] > 0).sum(axis=1).max(initial=0) > 1)
+            for block in self.gathered.blocks.values()
         )
 
     def _slow(self, rank: int, node: str, window: RobustScores) -> Verdict | None:
@@ -139,8 +150,10 @@ class RankVerdicts:
         # In tens, so that the table has few lines where many ranks are slow by that.
         waited, loading = self._kept_waiting(rank), self._loading(rank)
         is_of_workers = loading > 0.5 * waited
-        tens = 10.0 * (loading if is_of_workers else waited)
-        much = f"about {10 * round(tens)} %" if tens == tens else "much"
+        share = 100.0 * (loading if is_of_workers else waited)
+        much = (
+            f"about {10 * round(share / 10) if share >= 9.5 else max(round(share), 1)} %" if share == share else "much"
+        )
         if not is_of_workers:
             return (
                 f"it is slower, and {_A_CORE} {much} of the time, which may be why: see what else runs on its machine"
@@ -184,7 +197,8 @@ class RankVerdicts:
         lost = over / (1.0 + over) * weight / max(float(self.scores.measured[rank]), 1e-12)
         whole = excess[window.names == np.uint64(WHOLE_ROW)]
         if (whole < MATERIAL_SHARE).any():
-            lost[:] = 0.0  # what it loses in one place it gains in another, so nobody waits for it
+            of_iterations = [not self.row_name(int(name)).endswith(IN_EVALUATION) for name in window.names]
+            lost[of_iterations] = 0.0  # what it loses in one place it gains in another, so nobody waits for it
         elif (whole >= MATERIAL_SHARE).any():
             # The own work of iterations holds what lies before a collective, and is not made up of short gaps.
             lost[np.isin(window.names, self.scores.names[self.scores.arrival])] = 0.0

@@ -33,9 +33,10 @@ from straggler.pacing import pace
 from straggler.reporting.background_lines import BackgroundLines
 from straggler.reporting.own_files import begins_as
 from straggler.reporting.report_records import FORMAT, VERSION, check_fields
-from straggler.reporting.verdict import State
+from straggler.reporting.verdict import MATERIAL_SHARE, State
 from straggler.reporting.waiting import waiting
 from straggler.scoring.robust_scores import SLOW, RobustScores
+from straggler.scoring.scorer import GPU_ROW
 
 if TYPE_CHECKING:
     from straggler.reporting.report import Report
@@ -125,7 +126,10 @@ def rank_slowdowns(report: Report) -> npt.NDArray[np.float64]:
     if not excess.shape[0]:
         return np.full(report.world_size, np.nan)
     known = ~np.isnan(excess)
-    lost = np.where(known, excess * scores.seconds, -np.inf)
+    # What takes microseconds may take five times as long on a healthy rank.
+    counts = known & (scores.seconds >= MATERIAL_SHARE * scores.measured)
+    counts |= known & (scores.against_peers.names == np.uint64(GPU_ROW))[:, None]
+    lost = np.where(np.where(counts.any(axis=0), counts, known), excess * scores.seconds, -np.inf)
     row = np.argmax(lost, axis=0)
     ranks = np.arange(excess.shape[1])
     return np.where(known.any(axis=0), excess[row, ranks], np.nan)

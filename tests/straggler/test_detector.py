@@ -91,9 +91,11 @@ def test_a_section_in_training_and_in_an_evaluation_is_two_rows():
     assert (training[Statistic.NUM], training[Statistic.MED] < 50.0) == (5, True)
     assert report.local_section_summaries["forward (evaluation)"][Statistic.MED] >= 50.0
     assert sum("(evaluation)" in name for name in report.local_section_summaries) == 2
+    with pytest.raises(ConfigError, match=r"'forward \(evaluation\)' is named as those of an evaluation"):
+        detector.detection_section("forward (evaluation)")
     with detector.evaluation():
         detector.shutdown()
-    with pytest.raises(DetectorError, match="evaluation was called before initialize"):
+    with pytest.raises(DetectorError, match=r"evaluation was called before initialize\(\) or after shutdown\(\)"):
         detector.evaluation()
     detector.initialize(probes=[CpuWallProbe()])
     forward(0.0)

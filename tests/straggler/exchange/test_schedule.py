@@ -74,6 +74,16 @@ def test_all_ranks_end_a_window_at_the_same_iteration_at_any_length_of_a_step(st
         assert 0.5 * interval < later - earlier < 2.0 * interval + 8 * step * (1 + jitter)
 
 
+def test_a_window_has_three_steps_however_long_one_takes():
+    """With fewer samples than that a score is unknown, and everybody was UNKNOWN for ever."""
+    job, ended = Job([1.0, 1.0], 10.0, heard_after=1.0, heard_within=1.0), []
+    for iteration in range(40):
+        if set(job.step(30.0)) != {None}:
+            ended.append(iteration)
+    assert len(ended) >= 10
+    assert min(later - earlier for earlier, later in itertools.pairwise(ended)) == 3
+
+
 def test_the_plan_is_announced_most_of_an_interval_ahead():
     """So that ranks need to ask once or twice in an interval, however short a step is."""
     job = Job([1.0], 60.0)

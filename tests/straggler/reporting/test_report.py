@@ -13,6 +13,7 @@ from straggler.measurement.waits import WaitClock
 from straggler.probes.nvml import NvmlProbe
 from straggler.probes.own_work import OwnWorkProbe
 from straggler.reporting.report import Report
+from straggler.reporting.report_log import as_record
 from straggler.reporting.row_names import RowNames
 from straggler.scoring.scorer import Scorer
 from straggler.settings import DEFAULT_THRESHOLD, DetectorSettings
@@ -262,6 +263,33 @@ def test_a_rank_whose_peers_have_no_timings_is_told_apart_from_one_that_has_none
     report = Played(3).reports(3, {"step": [1, None, None]})
     assert "no other rank of its peer group has timings of the same" in report.verdict(0).because
     assert report.verdict(1).because == "no timings in this window"
+
+
+def test_too_few_samples_are_the_reason_where_the_peers_have_timings_too():
+    report = Played(3).reports(3, {"step": [1, 1, 1.5]}, num=2)
+    assert {verdict.because for verdict in report.verdicts()} == {
+        "too few samples in this window: give a longer report_time_interval, or a smaller min_samples"
+    }
+    alone = Played(3).reports(3, {"step": [1, 1, 1.5]}, groups=[0, 1, 2])
+    assert "no other rank of its peer group" in alone.verdict(0).because
+
+
+def test_a_rank_that_is_slow_in_an_evaluation_is_slow():
+    """The own work of iterations holds no evaluation, and is the same on all ranks."""
+    played = Played(4)
+    for _ in range(3):
+        report = played.report(
+            sections={"forward": [5] * 4, "forward (evaluation)": [4, 4, 4, 6.4], "save": [4, 4, 4, 6.4]},
+            own={ITERATION: [5.0] * 4},
+        )
+    assert [(v.rank, v.section) for v in report.stragglers()] == [(3, "forward (evaluation)")]
+    assert list(report.identify_stragglers()["straggler_sections_relative"]) == ["forward (evaluation)"]
+
+
+def test_the_log_shows_no_rank_as_slow_for_microseconds():
+    took = {"step": [1, 1, 1, 1.5], "log": [1e-4, 5e-4, 1e-4, 1e-4]}
+    report = Played(4).reports(3, took)
+    assert as_record(report)["ranks"] == [1000, 1000, 1000, 1500]
 
 
 def test_an_immaterial_section_does_not_make_a_rank_slow():

@@ -5,6 +5,7 @@ import signal
 import statistics
 import time
 
+import attrs
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from straggler.measurement.name_table import NameTable
 from straggler.measurement.summary import summarise
 from straggler.probes.host_cpu import HostCpuProbe
 from straggler.reporting.rank_messages import decode_for_rank, encode_for_ranks
+from straggler.reporting.rank_verdicts import RankVerdicts
 from straggler.reporting.report import Report
 from straggler.scoring.processor_waits import MOST_EXPLAINED, PERIOD_SECONDS
 from straggler.scoring.scorer import Scorer
@@ -98,6 +100,18 @@ def per_rank(others, own):
 
 def named(reports):
     return [[verdict.rank for verdict in report.stragglers()] for report in reports]
+
+
+@pytest.mark.parametrize(
+    ("waited", "told"),
+    [(0.001, "about 1 %"), (0.034, "about 3 %"), (0.094, "about 9 %"), (0.096, "about 10 %"), (0.26, "about 30 %")],
+)
+def test_a_wait_is_told_in_percent_and_a_long_one_in_tens(waited, told):
+    report = Job().windows(4, per_rank(0.4, 0.65), per_rank(0.2, 0.45))[-1]
+    verdicts = RankVerdicts(
+        attrs.evolve(report.scores, kept_waiting=np.full(RANKS, waited)), report.gathered, str, 0, [1.0]
+    )
+    assert f"waited for a core {told} of the time" in verdicts._waited(VICTIM)
 
 
 def test_a_rank_that_is_slow_by_a_wait_is_unknown_with_that_reason():

@@ -59,6 +59,7 @@ class ScheduledReports:
             decides=exchange.rank == 0,
             announce=self._announce,
             heard_within=exchange.heard_within,
+            least_steps=settings.robust.min_samples,  # with fewer samples a window says nothing
             alone=exchange.world_size == 1,
         )
         self._agreement = Agreement(

@@ -323,8 +323,8 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a window of long steps has fewer samples than a score needs",
         "straggler/exchange/schedule.py",
-        '\n_AHEAD = 3\n"""Iterations',
-        '\n_AHEAD = 2\n"""Iterations',
+        "max(_AHEAD, least_steps)",
+        "_AHEAD",
         ("tests/straggler/exchange/test_schedule.py",),
     ),
     Mutant(

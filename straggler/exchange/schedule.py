@@ -24,8 +24,8 @@ from straggler.exchange.board import Plan
 
 __all__ = ["ReportSchedule"]
 
-_AHEAD = 3
-"""Iterations: in a synchronous job no rank is more than one ahead of rank 0, and from 3 samples on a window counts."""
+_AHEAD = 2
+"""Iterations: in a synchronous job no rank is more than one ahead of rank 0."""
 _POLLS_AHEAD = 3
 _FIRST_LOOK = 0.25
 """Share of the first interval after which the rate of the steps is known well enough to plan the first report."""
@@ -41,6 +41,7 @@ class ReportSchedule:
         decides: Whether this rank is the one whose clock counts.
         announce: Tell the others of a plan; called by the deciding rank only, on the thread that trains.
         heard_within: Seconds that others need to learn of a plan.
+        least_steps: Iterations of a window at least, however long one takes.
         alone: There are no others: end a window as soon as the interval is over.
         clock: Monotonic seconds.
     """
@@ -52,6 +53,7 @@ class ReportSchedule:
         decides: bool,
         announce: Callable[[Plan], None],
         heard_within: float = 0.0,
+        least_steps: int = 1,
         alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,6 +62,7 @@ class ReportSchedule:
         self._decides = decides
         self._announce = announce
         self._ahead_seconds = _POLLS_AHEAD * heard_within
+        self._ahead = max(_AHEAD, least_steps)
         self._alone = alone
         self._clock = clock
         self._next = 0
@@ -121,7 +124,7 @@ class ReportSchedule:
         now = self._clock()
         step_seconds = (now - began) / max(self.iteration - steps, 1)
         seconds = max(seconds, self._ahead_seconds)
-        ahead = max(_AHEAD, math.ceil(seconds / step_seconds) if step_seconds > 0.0 else 0)
+        ahead = max(self._ahead, math.ceil(seconds / step_seconds) if step_seconds > 0.0 else 0)
         within = _LATEST * max(seconds, ahead * step_seconds) + self._ahead_seconds
         plan = Plan(self._next, self.iteration + ahead, within)
         self._plan = (plan, now + within)

@@ -1,5 +1,6 @@
 """Reports beside training: ranks are threads of this process, the store between them is real."""
 
+import itertools
 import threading
 import time
 from datetime import timedelta
@@ -12,7 +13,7 @@ from straggler.measurement.section import Section, SectionClock
 from straggler.probes.cpu_wall import CpuWallProbe
 from straggler.reporter import Reporter
 from straggler.scheduled_reports import ScheduledReports
-from straggler.settings import DetectorSettings
+from straggler.settings import DetectorSettings, RobustSettings
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -200,6 +201,14 @@ def test_a_report_that_is_asked_for_comes_at_once_and_does_not_disturb_those_on_
     job.train(has_reports(2), each=step)
     job.close()
     assert [report.coverage for report in first.found] == [1.0] * len(first.found)
+
+
+def test_steps_longer_than_the_interval_make_windows_that_can_be_scored(request):
+    job = Ranks(2, request.node.name, report_time_interval=0.02, settings=RobustSettings(min_samples=5))
+    job.train(has_reports(3), each=lambda rank: rank.step(0.02))
+    job.close()
+    for rank in job.ranks:
+        assert min(later - earlier for earlier, later in itertools.pairwise(rank.ended)) >= 5
 
 
 def test_a_hook_that_fails_is_logged_and_training_goes_on(request, caplog):

@@ -33,6 +33,7 @@ def detector():
         ({"node_name": ""}, "node_name is ''; expected printable text"),
         ({"node_name": "a\nb"}, r"node_name is 'a\\nb'; expected printable text"),
         ({"peer_group": object()}, "peer_group is <object object at .*, whose text is another on each rank"),
+        ({"peer_group": ("stage", object())}, "peer_group is .*whose text is another on each rank"),
         ({"log_path": "a\0b"}, r"log_path is 'a\\x00b'; expected a path"),
     ],
 )

@@ -20,4 +20,4 @@ class WireError(ResilienceError, ValueError):
 
 
 class ReportLogError(ResilienceError, ValueError):
-    """A file of reports cannot be read, or not be drawn: the message names the file, and the line or what to do."""
+    """A file of reports cannot be read, written or drawn: the message names the file, and the line or what to do."""

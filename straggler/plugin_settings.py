@@ -9,7 +9,7 @@ import attrs
 
 from resilience_core.errors import ConfigError
 from straggler.setting_checks import check_flag, check_function, check_resources, check_type, check_whole
-from straggler.settings import DEFAULT_THRESHOLD, SCORES, DetectorSettings, Thresholds
+from straggler.settings import DEFAULT_THRESHOLD, SCORES, DetectorSettings, Thresholds, check_threshold
 
 __all__ = ["DETECTOR_RESOURCES", "PluginSettings", "take_resources"]
 
@@ -110,6 +110,15 @@ class PluginSettings:
                 "calc_relative_gpu_perf and calc_individual_gpu_perf are both False: nothing would be computed; "
                 "set one of them, or leave the plugin out"
             )
+        thresholds = {
+            "gpu_relative_perf_threshold": gpu_relative_perf_threshold,
+            "gpu_individual_perf_threshold": gpu_individual_perf_threshold,
+            "section_relative_perf_threshold": section_relative_perf_threshold,
+            "section_individual_perf_threshold": section_individual_perf_threshold,
+        }
+        for name, threshold in thresholds.items():
+            if threshold is not None:
+                check_threshold(name, threshold)
         of_detector = {
             "scores_to_compute": scores,
             "report_time_interval": report_time_interval,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from straggler.errors import WireError
@@ -23,17 +22,18 @@ from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary, in_unit
-from straggler.pacing import pace
+from straggler.probes.ended_window import EndedWindow
 from straggler.probes.probe import Collected, Probe, cut
 from straggler.reporting.decision_hook import GuardedHook
 from straggler.reporting.kept_past import KeptPast
+from straggler.reporting.rank_lists import ranges
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
 from straggler.scoring.scorer import WHOLE_ROW, Scorer
 from straggler.settings import DetectorSettings
 
-__all__ = ["EndedWindow", "Reporter"]
+__all__ = ["Reporter"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,19 +41,6 @@ _MILLISECONDS, _MICROSECONDS = 1e3, 1e6
 """In a second."""
 _HISTORY = 1 << 14
 """Reports whose lengths are kept, to say since how long a rank is slow: eleven days of one a minute."""
-
-
-@attrs.frozen
-class EndedWindow:
-    """A window that has ended, before it is summarised.
-
-    Args:
-        parts: Each hands over what one probe has measured.
-        elapsed: Seconds since the window before ended.
-    """
-
-    parts: list[Callable[[], Collected]]
-    elapsed: float
 
 
 class Reporter:
@@ -115,7 +102,7 @@ class Reporter:
         """
         began = time.monotonic()
         self._durations = [*self._durations[-_HISTORY:], window.elapsed]
-        collected = _collected(window)
+        collected = window.summarise()
         payload = self._encode(sequence, window.elapsed, collected)
         self.exchange.post(sequence, payload)
         self._answer_names()
@@ -148,6 +135,7 @@ class Reporter:
             "elapsed": elapsed,
             "dropped": collected.dropped,
             "peer_group": self._hashed_group,
+            "wants_report": not self._gather,
             "node": self._node.encode("utf-8", "replace")[:64],
             "device": collected.device if collected.device is not None else np.full(len(STATE_FIELDS), np.nan),
         }
@@ -198,11 +186,15 @@ class Reporter:
         )
         report = of_job if self._gather else of_job.of_rank(0)
         decision = self._hook.ask(self.decide, report)
-        if not self._gather or (self.decide is not None and is_over is None):
+        is_for_all = not self._gather or (self.decide is not None and is_over is None)
+        if is_for_all or gathered.wanting:
             # What nobody waits for is not done at once either: rank 0 proposes it to all.
             told = decision if is_over is None else {}
-            messages = encode_for_ranks(scores, told, self.exchange.world_size, details=not self._gather)
+            details = not self._gather or bool(gathered.wanting)
+            messages = encode_for_ranks(scores, told, self.exchange.world_size, details=details)
             decision = self._decode(messages.pop(0)).decision if is_over is None else decision
+            if not is_for_all:
+                messages = {rank: messages[rank] for rank in gathered.wanting}
             if messages:
                 self.exchange.publish(sequence, messages)
         if self._log is not None:
@@ -212,7 +204,7 @@ class Reporter:
     def _read_message(self, raw: bytes | None) -> tuple[RankMessage | None, str | None]:
         """Read what rank 0 sent; return it, or why there is nothing."""
         if raw is None:
-            return None, "rank 0 did not answer within the bound"
+            return None, "rank 0 did not answer within the bound, or its detector was shut down"
         try:
             return self._decode(raw), None
         except WireError as error:
@@ -260,6 +252,12 @@ class Reporter:
         notes = list(collected.notes)
         if gathered.dropped:
             notes.append(f"probes lost {gathered.dropped} records; medians rest on the others")
+        wanting = gathered.wanting
+        if unequal := wanting if self._gather else set(np.flatnonzero(gathered.present).tolist()) - wanting:
+            notes.append(
+                f"gather_on_rank0 is {self._gather} on rank 0 and {not self._gather} on {len(unequal)} ranks "
+                f"({ranges(unequal)}): each gets what it asked for; give it equally on all ranks"
+            )
         own = gathered.blocks[Family.OWN_WORK]
         if own.synchronous[own.names == np.uint64(WHOLE_ROW)].any():
             notes.append(
@@ -267,21 +265,6 @@ class Reporter:
                 "cannot be told from a slow one; mark each rank's own work with sections"
             )
         return notes
-
-
-def _collected(window: EndedWindow) -> Collected:
-    """Summarise a window: what all probes have, together."""
-    everything = Collected()
-    for hand_over in window.parts:
-        part = hand_over()
-        pace()
-        everything.rows += part.rows
-        everything.dropped += part.dropped
-        everything.notes += part.notes
-        if part.device is not None:
-            known = everything.device if everything.device is not None else part.device
-            everything.device = np.where(np.isnan(known), part.device, known)
-    return everything
 
 
 def _local(collected: Collected) -> dict[str, dict[str, Summary]]:

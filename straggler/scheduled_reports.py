@@ -18,8 +18,9 @@ from straggler.exchange.board import Board, Plan, Proposal
 from straggler.exchange.schedule import ReportSchedule
 from straggler.exchange.sequences import asked
 from straggler.pacing import Pacer
+from straggler.probes.ended_window import EndedWindow
 from straggler.report_thread import ReportThread
-from straggler.reporter import EndedWindow, Reporter
+from straggler.reporter import Reporter
 from straggler.reporting.report import Report
 from straggler.settings import DetectorSettings
 

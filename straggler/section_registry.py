@@ -64,7 +64,7 @@ class SectionRegistry:
 
         Raises:
             SectionNameError: The name belongs to another place.
-            ConfigError: The name is not text, or the kind is not known.
+            ConfigError: The name is not text, the kind is not known, or ``profile_cuda`` is no bool.
         """
         code, line = frame.f_code, frame.f_lineno
         place = (code.co_filename, line)
@@ -132,6 +132,8 @@ class SectionRegistry:
         return name
 
     def _make(self, name: str, profile_cuda: bool, kind: SectionKind) -> Section:
+        if not isinstance(profile_cuda, bool):
+            raise ConfigError(f"profile_cuda of section {name!r} is {profile_cuda!r}; expected True or False")
         if len(self.now) == _MANY:
             logger.warning(
                 "there are %d straggler sections, the latest is %r: are names made at run time? Each is kept, and "

@@ -14,7 +14,16 @@ from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest
 from straggler.setting_checks import check_flag, check_number, check_seconds, check_type, check_whole
 
-__all__ = ["DEFAULT_THRESHOLD", "SCORES", "SCORINGS", "DetectorSettings", "RobustSettings", "Scoring", "Thresholds"]
+__all__ = [
+    "DEFAULT_THRESHOLD",
+    "SCORES",
+    "SCORINGS",
+    "DetectorSettings",
+    "RobustSettings",
+    "Scoring",
+    "Thresholds",
+    "check_threshold",
+]
 
 SCORES = ("relative_perf_scores", "individual_perf_scores")
 
@@ -75,9 +84,22 @@ class RobustSettings:
     false_alarms_per_day: float = attrs.field(default=0.001, validator=check_number(1e-12, 0.5))
 
 
-def _check_threshold(_: Thresholds, attribute: attrs.Attribute[float], value: float) -> None:
+def check_threshold(name: str, value: object) -> None:
+    """Check that an argument is a score below which a rank is slow.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+
+    Raises:
+        ConfigError: It is no number from 0 to 1.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
-        raise ConfigError(f"{attribute.name} is {value!r}; a score is between 0 (slowest) and 1, for example 0.75")
+        raise ConfigError(f"{name} is {value!r}; a score is between 0 (slowest) and 1, for example 0.75")
+
+
+def _check_threshold(_: Thresholds, attribute: attrs.Attribute[float], value: float) -> None:
+    check_threshold(attribute.name, value)
 
 
 @attrs.frozen(kw_only=True)
@@ -148,6 +170,13 @@ def _to_robust(given: RobustSettings | None) -> RobustSettings:
     return RobustSettings() if given is None else given
 
 
+def _check_robust(instance: DetectorSettings, _: attrs.Attribute[RobustSettings], value: RobustSettings) -> None:
+    if instance.scoring != "robust" and value != RobustSettings():
+        raise ConfigError(
+            f'settings are for scoring="robust", and scoring is {instance.scoring!r}, which has none; leave one out'
+        )
+
+
 def _to_path(given: object) -> Path | None:
     if given is None:
         return given
@@ -190,7 +219,7 @@ class DetectorSettings:
     node_name: str = attrs.field(default=None, converter=_to_node_name)
     scoring: Scoring = attrs.field(default="robust", validator=_check_scoring)
     robust: RobustSettings = attrs.field(
-        default=None, alias="settings", converter=_to_robust, validator=check_type(RobustSettings)
+        default=None, alias="settings", converter=_to_robust, validator=[check_type(RobustSettings), _check_robust]
     )
     peer_group: str = attrs.field(default=None, converter=_to_peer_group)
     top_k: int = attrs.field(default=32, validator=check_whole(1, _MOST_ROWS))

@@ -160,8 +160,18 @@ class RecordedWindowsExchange(LocalExchange):
         self._names = {hash_name(name): name for name in names}
 
     def collect(self, sequence: int, is_over: Callable[[], bool] | None = None) -> list[bytes | None]:
-        """Return this rank's window and the others'."""
-        return [*super().collect(sequence), *self._others(sequence)]
+        """Return this rank's window and the others'.
+
+        Raises:
+            ValueError: The test supplies another number of windows.
+        """
+        others = list(self._others(sequence))
+        if len(others) != self.world_size - 1:
+            raise ValueError(
+                f"others({sequence}) returned {len(others)} windows; expected {self.world_size - 1}, one for each rank "
+                "from 1 on, None for a missing one"
+            )
+        return [*super().collect(sequence), *others]
 
     def names_of(self, hashes: Iterable[int]) -> dict[int, str]:
         """Return the names behind these hashes, as far as the other ranks know them."""

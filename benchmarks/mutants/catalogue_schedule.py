@@ -70,7 +70,7 @@ MUTANTS_OF_THE_SCHEDULE = (
     ),
     Mutant(
         "the messages of a thousand ranks go to the store at once",
-        _EXCHANGE,
+        "straggler/exchange/many_keys.py",
         "max(1, _WRITE_BYTES // max(map(len, values), default=1))",
         "1024",
         _STORE,

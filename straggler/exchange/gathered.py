@@ -58,6 +58,7 @@ class GatheredWindows:
         blocks: One per family.
         refused: Why a window was not understood, by rank.
         numbers: Number of the report that each rank's window was made for, shape ``(ranks,)``, -1 where there is none.
+        wanting: Ranks among those present that expect a report of their own.
     """
 
     world_size: int
@@ -70,6 +71,7 @@ class GatheredWindows:
     blocks: dict[Family, RowMatrix]
     refused: dict[int, str]
     numbers: npt.NDArray[np.int64]
+    wanting: frozenset[int] = frozenset()
 
 
 def assemble(
@@ -142,6 +144,7 @@ def assemble(
         families,
         windows.refused,
         numbered,
+        frozenset(owners[heads["wants_report"] != 0].tolist()),
     )
 
 

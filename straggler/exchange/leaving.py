@@ -1,9 +1,10 @@
 """WrittenKeys and :func:`leave`: nothing of a detector stays in the store after all ranks have closed it.
 
 Rank 0 reads what the others write, so no rank may remove its windows while rank 0 may still collect them. When rank 0
-leaves, it sets a mark, and removes what it has written and all that the others have. Any other rank that leaves and
-finds the mark removes what it has written; without the mark rank 0 does so later, after its own mark. The last to leave
-removes the mark and the count of those that have left. So after all ranks have left nothing is there.
+leaves, it sets a mark, and removes what it has written and all that the others have. Any other rank that leaves says so
+in the place of its next window. If it then finds the mark it removes what it has written; without the mark rank 0 does
+so later, after its own mark. The last to leave removes the mark and the count of those that have left. So after all
+ranks have left nothing is there.
 
 Of a rank that is killed (SIGKILL, or a signal that Python does not handle) its latest keys and these two stay.
 """
@@ -15,7 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["LATE_REPORTS", "WrittenKeys", "counters", "leave"]
+__all__ = ["IS_OVER", "LATE_REPORTS", "WrittenKeys", "counters", "leave"]
+
+IS_OVER = "is-over"
+"""The key that is set once rank 0 has left."""
 
 LATE_REPORTS = 4
 """So far behind a window may come: no more of them wait to be sent."""
@@ -67,7 +71,7 @@ def leave(
     key: Callable[..., str],
     rank: int,
     world_size: int,
-    written: Iterable[str],
+    written: Callable[[], Iterable[str]],
     *,
     limit_seconds: float,
 ) -> None:
@@ -78,15 +82,16 @@ def leave(
         key: Makes a key of its parts.
         rank: This rank.
         world_size: Ranks that write to the store.
-        written: Keys that this rank has written, on rank 0 those of the others, too.
+        written: Returns the keys that this rank has written, on rank 0 those of the others, too. Called once the mark
+            is set: who leaves without having seen it has written all that it ever will.
         limit_seconds: After this no further key is removed.
     """
     deadline = time.monotonic() + limit_seconds
-    is_over, left = key("is-over"), key("left")
+    is_over, left = key(IS_OVER), key("left")
     if rank == 0:
         store.set(is_over, b"1")
     if rank == 0 or store.check([is_over]):
-        for name in dict.fromkeys(written):
+        for name in dict.fromkeys(written()):
             if time.monotonic() >= deadline:
                 break
             store.delete_key(name)

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from straggler.exchange.bounded_calls import BoundedCalls
-from straggler.exchange.leaving import LATE_REPORTS, WrittenKeys, counters, leave
+from straggler.exchange.leaving import IS_OVER, LATE_REPORTS, WrittenKeys, counters, leave
+from straggler.exchange.many_keys import own_connection, read_all, write_all
 from straggler.exchange.presence import Presence
 from straggler.exchange.sequences import asked, kind_of
 from straggler.exchange.store_names import Store, StoreNames
+from straggler.exchange.wire import LEFT
 from straggler.pacing import paced
 
 __all__ = ["StoreExchange"]
 
 _CHUNK = 1024
-
-_WRITE_BYTES = 32 * 1024
-"""Written by one request at most: torch's store reads a request from its begin whenever more of it has come."""
-
+_NO_MORE = b"left "
+"""Before the window of a rank that makes no more of them, in the place where its next would be."""
 _GRACE_SECONDS = 0.1
 _LEAVING_SECONDS = 3.0
 
@@ -64,6 +64,7 @@ class StoreExchange:
         self._is_closed = False
         self._store: Store = store  # until the helper thread, which alone makes calls, has connected
         self._helper.begin("connecting to the store", lambda: self._connect(store))
+        self._windows_made: dict[tuple[int, int], bytes] = {}
         self._posted = {0: -1, 1: asked(-1)}
         self._seen: dict[tuple[int, int], set[int]] = {}
         self._late: set[int] = set()
@@ -72,7 +73,7 @@ class StoreExchange:
         self._counted = 0
 
     def _connect(self, store: Any) -> None:
-        self._store = _own_connection(store)
+        self._store = own_connection(store)
 
     def _key(self, *parts: object) -> str:
         return "/".join([self._prefix, *map(str, parts)])
@@ -88,7 +89,8 @@ class StoreExchange:
 
         def work() -> None:
             self._posted[kind_of(sequence)] = sequence
-            self._store.set(self._to_write("window", *_place(sequence), self.rank), b"%d " % sequence + payload)
+            self._windows_made[_place(sequence)] = value = b"%d " % sequence + payload
+            self._store.set(self._to_write("window", *_place(sequence), self.rank), value)
             self._store.add(self._to_write("count", sequence), 1)
 
         self._helper.call("leaving this rank's window", work, self._bound)
@@ -123,25 +125,27 @@ class StoreExchange:
             self._store.delete_key(self._key("count", sequence - before))
         everybody = range(self.world_size)
         found = self._windows(sequence, everybody, is_complete=came >= self.world_size)
-        if len(found) < self.world_size:
+        if missing := [rank for rank in everybody if found.get(rank, LEFT) == LEFT]:
             # What came too late for the last report, of ranks that are missing again, is still worth having.
-            late = self._windows(sequence - 1, [rank for rank in everybody if rank not in found], is_complete=False)
-            found |= late
+            found |= self._windows(sequence - 1, missing, is_complete=False)
         return [found.get(rank) for rank in everybody]
 
     def _windows(self, sequence: int, ranks: Sequence[int], *, is_complete: bool) -> dict[int, bytes]:
-        """Return the windows for a report that these ranks have left."""
+        """Return the windows for a report that these ranks have made, and ``LEFT`` of a rank that makes no more."""
         seen = self._seen.setdefault(_place(sequence), set())
         unseen = [rank for rank in ranks if rank not in seen]
         seen.update(unseen if is_complete else self._existing(sequence, unseen))
         there = [rank for rank in ranks if rank in seen]
         found: dict[int, bytes] = {}
         windows = self._key("window", *_place(sequence))
-        values = self._read([f"{windows}/{rank}" for rank in there])
+        values = read_all(self._store, [f"{windows}/{rank}" for rank in there])
         for rank, value in zip(paced(there, _CHUNK), values, strict=True):
-            number, _, payload = value.partition(b" ")
-            if int(number) == sequence:
+            window = value.removeprefix(_NO_MORE)
+            number, _, payload = window.partition(b" ")
+            if window and int(number) == sequence:
                 found[rank] = payload
+            elif window != value:
+                found[rank] = LEFT
         return found
 
     def _window(self, sequence: int, rank: int) -> str:
@@ -160,29 +164,12 @@ class StoreExchange:
         middle = len(ranks) // 2
         return self._existing(sequence, ranks[:middle]) + self._existing(sequence, ranks[middle:])
 
-    def _read(self, keys: Sequence[str]) -> list[bytes]:
-        store: Any = self._store
-        if not _has_many(store):
-            return [store.get(key) for key in keys]
-        found: list[bytes] = []
-        for start in range(0, len(keys), _CHUNK):
-            found += store.multi_get(list(keys[start : start + _CHUNK]))
-        return found
-
     def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
         """Leave a message for each of these ranks, on rank 0."""
 
         def work() -> None:
-            store: Any = self._store
             keys = [self._to_write("outcome", rank) for rank in outcomes]
-            values = [b"%d " % sequence + outcome for outcome in outcomes.values()]
-            if _has_many(store):
-                many = max(1, _WRITE_BYTES // max(map(len, values), default=1))
-                for start in range(0, len(keys), many):
-                    store.multi_set(keys[start : start + many], values[start : start + many])
-            else:
-                for key, value in zip(keys, values, strict=True):
-                    store.set(key, value)
+            write_all(self._store, keys, [b"%d " % sequence + outcome for outcome in outcomes.values()])
 
         self._helper.call("publishing the outcome", work, self._bound)
 
@@ -193,14 +180,14 @@ class StoreExchange:
 
     def _outcome(self, sequence: int, is_over: Callable[[], bool] | None) -> bytes | None:
         deadline = time.monotonic() + 2 * self._bound
-        key = self._key("outcome", self.rank)
+        key, is_closed = self._key("outcome", self.rank), self._key(IS_OVER)
         pause = 0.001
         while time.monotonic() < deadline and self._is_expected():
             if self._store.check([key]):
                 number, _, word = self._store.get(key).partition(b" ")
                 if int(number) == sequence:
                     return word
-            if is_over is not None and is_over():
+            if (is_over is not None and is_over()) or self._store.check([is_closed]):
                 return None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)
@@ -276,25 +263,22 @@ class StoreExchange:
         self._helper.last_call("removing what was left in the store", lambda: self._leave(0.5 * limit), limit)
 
     def _leave(self, limit_seconds: float) -> None:
+        if self.rank:
+            for last in self._posted.values():
+                place = _place(last + 1)
+                value = _NO_MORE + self._windows_made.get(place, b"")  # rank 0 may not yet have read it
+                self._store.set(self._to_write("window", *place, self.rank), value)
+        leave(self._store, self._key, self.rank, self.world_size, self._all_written, limit_seconds=limit_seconds)
+
+    def _all_written(self) -> list[str]:
         written, everybody = self._written.all(), list(range(self.world_size))
         if self.rank == 0:  # what others have written since the last report, too
             written += counters(self._key, self._posted)
             for number in (0, 1, asked(0), asked(1)):
                 written += [self._window(number, rank) for rank in self._existing(number, everybody)]
-        leave(self._store, self._key, self.rank, self.world_size, written, limit_seconds=limit_seconds)
+        return written
 
 
 def _place(sequence: int) -> tuple[int, int]:
     """Return where windows for a report are: two places in turn, so that the next does not overwrite one unread."""
     return kind_of(sequence), sequence % 2
-
-
-def _own_connection(store: Any) -> Any:
-    try:
-        return store.clone()
-    except (AttributeError, NotImplementedError, RuntimeError):  # older torch, or a store that cannot
-        return store
-
-
-def _has_many(store: Any) -> bool:
-    return bool(getattr(store, "has_extended_api", lambda: False)())

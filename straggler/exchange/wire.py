@@ -1,6 +1,6 @@
 """One rank's window of timings, and the bytes that carry it.
 
-Layout (little-endian, version 5): one :data:`HEADER`, then rows of :data:`ROW`, 40 bytes each, up to ``top_k`` of
+Layout (little-endian, version 6): one :data:`HEADER`, then rows of :data:`ROW`, 40 bytes each, up to ``top_k`` of
 each family.
 No names, no pickle: a reader checks magic, version and length, and copies numbers. At the default of 32 rows per
 kind a rank sends 2.8 kB a report.
@@ -19,10 +19,12 @@ from straggler.measurement.measured import STATE_FIELDS, Measured
 from straggler.measurement.summary import Statistic
 from straggler.pacing import pace, paced
 
-__all__ = ["HEADER", "ROW", "Windows", "decode_all", "encode"]
+__all__ = ["HEADER", "LEFT", "ROW", "Windows", "decode_all", "encode"]
 
 MAGIC = 0x5354_5247
-VERSION = 5
+VERSION = 6
+LEFT = b"left"
+"""In place of the window of a rank that makes no more of them."""
 _RANKS_AT_ONCE, _ROWS_AT_ONCE = 512, 32
 """Between two moments at which training may go on."""
 
@@ -38,6 +40,7 @@ HEADER = np.dtype(
         ("elapsed", "<f8"),
         ("dropped", "<u8"),
         ("peer_group", "<u8"),
+        ("wants_report", "<u8"),
         ("node", "S64"),
         ("device", "<f8", (len(STATE_FIELDS),)),
     ]
@@ -138,6 +141,9 @@ def decode_all(payloads: Sequence[bytes | None]) -> Windows:
     kept, windows = list[int](), list[bytes]()
     for rank, payload in enumerate(paced(payloads, _RANKS_AT_ONCE)):
         if payload is None:
+            continue
+        if payload == LEFT:
+            refused[rank] = "it has left: its detector was shut down, or its script has ended"
             continue
         if len(payload) < size:
             refused[rank] = f"a window has at least {size} bytes, not {len(payload)}"

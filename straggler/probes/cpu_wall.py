@@ -45,7 +45,7 @@ class CpuWallProbe:
 
     def cut(self) -> Callable[[], Collected]:
         """End the window; return the function that summarises it."""
-        windows = [(section.name, section.synchronous, section.drain()) for section in self._sections]
+        windows = [(s.name, s.synchronous, s.is_open, s.drain()) for s in self._sections]
         now = time.monotonic()
         elapsed, self._cut = now - self._cut, now
         return lambda: _summarised(windows, elapsed)
@@ -55,13 +55,18 @@ class CpuWallProbe:
         self._sections.clear()
 
 
-def _summarised(windows: list[tuple[str, bool, Samples]], elapsed: float) -> Collected:
+def _summarised(windows: list[tuple[str, bool, bool, Samples]], elapsed: float) -> Collected:
     collected = Collected()
-    for name, is_synchronous, samples in windows:
+    for name, is_synchronous, is_open, samples in windows:
         entries = samples.entries
         row = measured(Family.SECTION, name, samples.durations(), synchronous=is_synchronous, entries=entries)
         if row is not None:
             collected.rows.append(row)
+        elif is_open and entries > 1:
+            collected.notes.append(
+                f"section {name!r} was entered {entries} times while it was open, so nothing was measured: "
+                "if there is a yield inside, leave the section before it"
+            )
         gap = measured(Family.ARRIVAL, name, samples.arrivals(), entries=entries)
         if gap is not None and is_synchronous:
             collected.rows.append(gap)

@@ -25,6 +25,9 @@ _HEAD = 1 << 20
 class BackgroundLines:
     """Appends lines to a file. The first line that is lost is logged, later ones are not.
 
+    Attributes:
+        lost_because: Why that line was lost, ``""`` while none is.
+
     Args:
         path: The file; it and its folder are made with the first line.
         what: What the lines are, for the message.
@@ -43,7 +46,7 @@ class BackgroundLines:
         self._changed = threading.Condition()
         self._waiting: collections.deque[str] = collections.deque()  # the first one is being written
         self._is_closed = False
-        self._has_lost = False
+        self.lost_because = ""
         self._thread: threading.Thread | None = None
         self._pid = 0
 
@@ -141,6 +144,6 @@ class BackgroundLines:
             return b"" if file.read(1) == b"\n" else b"\n"
 
     def _lose(self, why: str) -> None:
-        if not self._has_lost:
-            self._has_lost = True
+        if not self.lost_because:
+            self.lost_because = why
             logger.warning("straggler %s cannot be written to %s: %s (said once)", self._what, self._path, why)

@@ -46,13 +46,7 @@ class RankVerdicts:
     report_seconds: Sequence[float]
 
     def of(self, rank: int) -> Verdict:
-        """Return the verdict on one rank.
-
-        Raises:
-            ValueError: There is no such rank.
-        """
-        if not 0 <= rank < self.gathered.world_size:
-            raise ValueError(f"rank {rank} is not in 0..{self.gathered.world_size - 1}")
+        """Return the verdict on one rank of the job."""
         node, scores = self.gathered.nodes[rank], self.scores
         if not self.gathered.present[rank]:
             why = self.gathered.refused.get(rank, "no answer within the bound: it hangs, is dead or is very late")

@@ -127,9 +127,13 @@ class Report:
         return np.zeros((0, self.world_size), dtype=bool) if window is None else self._verdicts.slow_cells(window)
 
     def of_rank(self, rank: int) -> Report:
-        """Return the same report of one rank only."""
+        """Return the same report of one rank only.
+
+        Raises:
+            ValueError: There is no such rank.
+        """
         report = copy.copy(self)
-        report._only = [rank]
+        report._only = [self._checked(rank)]
         for name, kind in vars(Report).items():
             if isinstance(kind, functools.cached_property):
                 vars(report).pop(name, None)
@@ -203,11 +207,15 @@ class Report:
         Raises:
             ValueError: There is no such rank.
         """
-        return self._verdicts.of(rank)
+        return self._verdicts.of(self._checked(rank))
 
     def lost_share(self, rank: int) -> float:
-        """Return the share of its time a rank loses against its peers, in its worst row; 0.0 when unknown."""
-        return self._verdicts.lost_share(rank)
+        """Return the share of its time a rank loses against its peers, in its worst row; 0.0 when unknown.
+
+        Raises:
+            ValueError: There is no such rank.
+        """
+        return self._verdicts.lost_share(self._checked(rank))
 
     def verdicts(self) -> list[Verdict]:
         """Return every verdict that is not OK, the slowest first."""
@@ -226,5 +234,16 @@ class Report:
         return bool(self.stragglers())
 
     def table(self, rows: int = 10) -> str:
-        """Return the short table for people, see :func:`straggler.reporting.table.render`."""
+        """Return the short table for people, see :func:`straggler.reporting.table.render`.
+
+        Raises:
+            ValueError: ``rows`` is no whole number from 0.
+        """
+        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
+            raise ValueError(f"rows is {rows!r}; expected a whole number from 0")
         return render(self, rows)
+
+    def _checked(self, rank: int) -> int:
+        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < self.world_size:
+            raise ValueError(f"rank is {rank!r}; expected a whole number from 0 to {self.world_size - 1}")
+        return int(rank)

@@ -66,6 +66,11 @@ class ReportLog:
         pace()
         self._lines.append(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
 
+    @property
+    def lost_because(self) -> str:
+        """Why a report was not written, the first one; ``""`` where all were."""
+        return self._lines.lost_because
+
     def flush(self, limit_seconds: float) -> bool:
         """Wait until every report is written, at most for so many seconds; return whether that is so."""
         return self._lines.flush(limit_seconds)

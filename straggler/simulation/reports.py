@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from straggler.errors import ReportLogError
 from straggler.exchange.gathered import GatheredWindows, RowMatrix
 from straggler.measurement.measured import STATE_FIELDS, Family
 from straggler.measurement.name_table import NameTable
@@ -60,9 +61,17 @@ def reports(job: SimulatedJob, *, interval_seconds: float = 60.0) -> Iterator[Re
 
 
 def write_log(job: SimulatedJob, path: str | os.PathLike[str]) -> None:
-    """Append all reports of a simulated job to a log."""
+    """Append all reports of a simulated job to a log.
+
+    Raises:
+        ReportLogError: They cannot be written.
+    """
     log = ReportLog(path)
-    for report in reports(job):
-        log.append(report)
-        log.flush(_WRITE_SECONDS)
-    log.close()
+    try:
+        for report in reports(job):
+            log.append(report)
+            log.flush(_WRITE_SECONDS)
+            if log.lost_because:
+                raise ReportLogError(f"the reports of the simulated job were not written to {path}: {log.lost_because}")
+    finally:
+        log.close()

@@ -268,6 +268,17 @@ def test_the_command_says_what_is_wrong(capsys, tmp_path):
     assert "ranks is 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("path", "said"), [("other.txt", "it holds something else"), ("/dev/full", "No space left")])
+def test_a_log_that_cannot_be_written_ends_the_simulation(path, said, tmp_path, capsys, caplog):
+    (tmp_path / "other.txt").write_text("of another program\n")
+    assert main(["simulate", "--ranks", "64", "--jobs", "1", "--log", str(tmp_path / path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "were not written to" in shown.err
+    assert said in shown.err
+    assert (tmp_path / "other.txt").read_text() == "of another program\n"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

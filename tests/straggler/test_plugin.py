@@ -223,8 +223,8 @@ def test_it_measures_steps_and_callables_by_itself():
     ("setting", "said"),
     [
         ({"calc_relative_gpu_perf": False, "calc_individual_gpu_perf": False}, "nothing would be computed"),
-        ({"gpu_relative_perf_threshold": 1.5}, "gpu_rel_threshold"),
-        ({"gpu_individual_perf_threshold": float("nan")}, "gpu_indiv_threshold"),
+        ({"gpu_relative_perf_threshold": 1.5}, "gpu_relative_perf_threshold is 1.5"),
+        ({"gpu_individual_perf_threshold": float("nan")}, "gpu_individual_perf_threshold is nan"),
         ({"num_gpu_perf_scores_to_log": -1}, "num_gpu_perf_scores_to_log"),
         ({"report_time_interval": 0.0}, "report_time_interval"),
         ({"exclude_node": True}, "stop_if_detected"),

@@ -3,9 +3,10 @@
 import pytest
 
 from resilience_core import ConfigError
-from straggler import Detector, StragglerPlugin
+from straggler import CallableId, Detector, RobustSettings, StragglerPlugin
 from straggler.exchange.exchange import LocalExchange
 from straggler.probes.cpu_wall import CpuWallProbe
+from straggler.testing import RecordedWindowsExchange
 
 
 @pytest.fixture
@@ -35,6 +36,10 @@ def detector():
         ({"peer_group": object()}, "peer_group is <object object at .*, whose text is another on each rank"),
         ({"peer_group": ("stage", object())}, "peer_group is .*whose text is another on each rank"),
         ({"log_path": "a\0b"}, r"log_path is 'a\\x00b'; expected a path"),
+        (
+            {"scoring": "minimum", "settings": RobustSettings(k=2)},
+            "settings are for scoring=\"robust\", and scoring is 'minimum'",
+        ),
     ],
 )
 def test_of_initialize_and_of_the_plugin(detector, given, said):
@@ -53,6 +58,8 @@ def test_of_initialize_and_of_the_plugin(detector, given, said):
         ({"save_checkpoint": 5}, "save_checkpoint is 5; expected a function"),
         ({"on_report": 5}, "on_report is 5; expected a function"),
         ({"detector": 5}, r"detector is 5; expected a Detector\(\)"),
+        ({"gpu_relative_perf_threshold": 7}, "^gpu_relative_perf_threshold is 7; a score is between 0"),
+        ({"section_individual_perf_threshold": "x"}, "^section_individual_perf_threshold is 'x'; a score is"),
         ({"detector": Detector}, r"detector is .*; expected a Detector\(\)"),
     ],
 )
@@ -66,6 +73,44 @@ def test_of_a_section(detector, name):
     detector.initialize(probes=[])
     with pytest.raises(ConfigError, match=r"a section's name is text, such as \"forward\", not "):
         detector.detection_section(name)
+
+
+def test_of_profile_cuda(detector):
+    detector.initialize(probes=[])
+    said = "profile_cuda of section '.*' is 'no'; expected True or False"
+    with pytest.raises(ConfigError, match=said):
+        detector.detection_section("forward", profile_cuda="no")
+    with pytest.raises(ConfigError, match=said):
+        detector.wrap_callables([CallableId(Wrapped, "method")], profile_cuda="no")
+    assert "method" in vars(Wrapped)
+    assert Wrapped().method() == 5
+
+
+class Wrapped:
+    def method(self):
+        return 5
+
+
+@pytest.mark.parametrize("rank", ["0", -1, 1, 0.0, None, True])
+def test_of_a_report_that_is_asked_for_a_rank(detector, rank):
+    detector.initialize(probes=[])
+    report = detector.generate_report()
+    for ask in (report.verdict, report.lost_share, report.of_rank):
+        with pytest.raises(ValueError, match=r"rank is .*; expected a whole number from 0 to 0"):
+            ask(rank)
+
+
+@pytest.mark.parametrize("rows", ["x", -1, None, 2.5])
+def test_of_a_table(detector, rows):
+    detector.initialize(probes=[])
+    with pytest.raises(ValueError, match=r"rows is .*; expected a whole number from 0"):
+        detector.generate_report().table(rows)
+
+
+def test_of_windows_that_a_test_supplies(detector):
+    detector.initialize(probes=[], exchange=RecordedWindowsExchange(4, lambda sequence: [None]))
+    with pytest.raises(ValueError, match=r"others\(.*\) returned 1 windows; expected 3"):
+        detector.generate_report()
 
 
 def test_of_a_hook_and_of_callables(detector):

@@ -15,6 +15,9 @@ import pytest
 from straggler.exchange.exchange import LocalExchange
 from straggler.exchange.sequences import asked
 from straggler.exchange.store import StoreExchange
+from straggler.exchange.wire import LEFT
+from straggler.reporter import Reporter
+from straggler.settings import DetectorSettings
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -311,14 +314,50 @@ def test_the_store_of_a_process_group_is_held_no_longer_than_it_takes_to_connect
     rank.close()
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_a_rank_that_has_left_says_so_and_loses_no_window(store):
+    first, second, third = exchanges(store, 3)
+    for rank in (first, second):
+        rank.post(0, b"of %d" % rank.rank)
+        rank.post(1, b"late of %d" % rank.rank)
+    second.close()
+    third.close()  # it has sent nothing
+    assert first.collect(0, lambda: True) == [b"of 0", b"of 1", LEFT]
+    first.post(2, b"of 0")
+    assert first.collect(2, lambda: True) == [b"of 0", b"late of 1", LEFT]
+    for sequence in (3, 4, asked(0), asked(1)):
+        first.post(sequence, b"of 0")
+        assert first.collect(sequence, lambda: True) == [b"of 0", LEFT, LEFT]
+    first.close()
+
+
+def test_a_report_of_a_rank_that_has_left_names_that_as_the_reason(store):
+    settings = DetectorSettings(report_bound_seconds=BOUND, node_name="n")
+    first, second = (Reporter(exchange, [], settings) for exchange in exchanges(store, 2, bound_seconds=BOUND))
+    second.close()
+    report, _ = first.make(0, first.cut(), lambda: True)
+    assert report.missing_ranks == [1]
+    assert report.verdict(1).because == "it has left: its detector was shut down, or its script has ended"
+    first.close()
+
+
+def test_nobody_waits_for_a_rank_0_that_has_left(store):
+    first, second = exchanges(store, 2)
+    first.publish(4, {1: b"an old one"})
+    first.close()
+    began = time.monotonic()
+    assert second.outcome(5) is None
+    assert time.monotonic() - began < GENEROUS / 2
+    second.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 2, 3)])
 def test_no_key_is_left_once_all_ranks_have_left(store, order):
     before = store.num_keys()
-    ranks = exchanges(store, 3)
+    ranks = exchanges(store, 4, ranks=range(3))
     for sequence in (0, 1, 2, asked(0)):
         for rank in ranks:
             rank.post(sequence, b"window")
-        ranks[0].collect(sequence)
+        ranks[0].collect(sequence, lambda: True)
     ranks[0].show(b"plan")
     assert as_soon_as_it_is_there(ranks[1].look) == b"plan"
     ranks[1].answer(0, 1)
@@ -329,6 +368,7 @@ def test_no_key_is_left_once_all_ranks_have_left(store, order):
     ranks[1].wanted_names()
     ranks[1].tell_names({5: "five"})
     ranks[1].post(3, b"never collected")
+    ranks += exchanges(store, 4, ranks=[3], bound_seconds=GENEROUS)  # it is there, and sends nothing
     for number in order:
         ranks[number].close()
         for other in ranks:  # those that are there yet go on

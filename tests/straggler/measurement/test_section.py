@@ -138,6 +138,32 @@ def test_an_inner_entry_left_elsewhere_keeps_the_outer_one():
     assert len(drained(section)[0]) == 1
 
 
+def test_a_section_that_two_generators_have_open_in_turn_is_said_to_measure_nothing():
+    section, probe = Section("parts", SectionClock()), CpuWallProbe()
+    probe.watch(section, False)
+
+    def parts():
+        while True:
+            with section:
+                yield
+
+    first, second = parts(), parts()
+    for _ in range(3):
+        next(first)
+        next(second)
+    assert probe.collect().notes == [
+        "section 'parts' was entered 6 times while it was open, so nothing was measured: if there is a yield inside, "
+        "leave the section before it"
+    ]
+    first.close()
+    second.close()
+    with section:
+        pass
+    assert probe.collect().notes == []
+    with section:  # a long one
+        assert probe.collect().notes == []
+
+
 def test_a_section_with_a_collective_in_most_entries_is_synchronous_and_has_arrivals():
     number = 0
 

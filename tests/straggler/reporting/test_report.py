@@ -389,7 +389,7 @@ def test_minimum_scoring_names_by_threshold_alone_and_gives_no_verdict():
 
 
 def test_a_rank_outside_the_job_is_an_error():
-    with pytest.raises(ValueError, match=r"rank 2 is not in 0..1"):
+    with pytest.raises(ValueError, match=r"rank is 2; expected a whole number from 0 to 1"):
         Played(2).report({"fwd": [1, 1]}).verdict(2)
 
 

@@ -138,7 +138,7 @@ def report_cost(ranks: int) -> None:
         report = Report(scores=scores, gathered=gathered, name_of=str, sequence=sequence, rank=0)
         report.table()
         told = time.perf_counter()
-        messages = encode_for_ranks(scores, {}, ranks, details=True)
+        messages = encode_for_ranks(scores, {}, np.ones(ranks, bool), details=True)
         encoded = time.perf_counter()
         exchange.publish(sequence, messages)
         published = time.perf_counter()

@@ -84,7 +84,7 @@ def windows(job: Job, names: Sequence[str], sequence: int) -> list[bytes]:
     heads["node"] = [b"node%d" % (rank // 8) for rank in range(job.ranks)]
     rows["name"], rows["every"], rows["num"] = [hash_name(name) for name in names], 1, 60
     rows["med"] = 0.01 * (1.0 + 0.02 * random.standard_normal(rows.shape))
-    rows["total"], rows["spread"] = 60 * rows["med"], 2e-4
+    rows["total"], rows["med_error"], rows["mean_error"] = 60 * rows["med"], 2e-4, 2e-4
     return [heads[rank].tobytes() + rows[rank].tobytes() for rank in range(1, job.ranks)]
 
 

@@ -6,10 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from resilience_core.errors import ResilienceError
 
 __all__ = ["main"]
+
+Number = TypeVar("Number", int, float)
 
 _BESIDE = "default: beside the log, unless another file is there"
 
@@ -34,22 +37,29 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _number(text: str, kind: type[Number]) -> Number:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {'whole ' if kind is int else ''}number") from None
+
+
 def _share(text: str) -> float:
-    value = float(text)
+    value = _number(text, float)
     if not 0.0 <= value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is not from 0 (nobody) to 1 (all ranks)")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    value = _number(text, int)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
 
 
 def _at_least_one(text: str) -> int:
-    value = int(text)
+    value = _number(text, int)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
     return value

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe
 from typing import Any
 
+from resilience_core.errors import ConfigError
 from straggler.either import EitherFlag, on_either
 from straggler.errors import DetectorError
 from straggler.exchange.exchange import Exchange
@@ -169,6 +170,8 @@ class Detector:
     def wrap_callables(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
         """Time every call of these; see :class:`straggler.measurement.callables.CallableWrapper`."""
         self._running("wrap_callables")
+        if not isinstance(profile_cuda, bool):
+            raise ConfigError(f"wrap_callables(profile_cuda) is {profile_cuda!r}; expected True or False")
         self._wrapper.wrap(callable_ids, profile_cuda)
 
     @on_either

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["Pacer", "carried", "longest_wait", "pace", "paced"]
+__all__ = ["Pacer", "carried", "longest_wait", "pace", "paced", "wait_no_longer_than"]
 
 T = TypeVar("T")
 
@@ -128,6 +128,12 @@ def carried(function: Callable[[], T]) -> Callable[[], T]:
             return function()
 
     return carry
+
+
+def wait_no_longer_than(seconds: float) -> None:
+    """Let the work on this thread wait for steps for at most so many seconds more: others wait for it, as turns out."""
+    if _here.pacer is not None:
+        _here.pacer._left = min(_here.pacer._left, seconds)
 
 
 def longest_wait() -> float:

@@ -22,6 +22,7 @@ from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary, in_unit
+from straggler.pacing import wait_no_longer_than
 from straggler.probes.ended_window import EndedWindow
 from straggler.probes.probe import Collected, Probe, cut
 from straggler.reporting.decision_hook import GuardedHook
@@ -66,6 +67,8 @@ class Reporter:
         self._hook = GuardedHook()
         self._probes = probes
         self._gather = settings.gather_on_rank0
+        self._wanting: set[int] = set()
+        self.answer_seconds = min(0.1 * settings.report_time_interval, 0.25 * settings.report_bound_seconds)
         self._node = settings.node_name
         self._top_k = settings.top_k
         self._names = NameTable()
@@ -166,6 +169,10 @@ class Reporter:
         heard = self._heard[kind_of(sequence)]
         gathered = assemble(self.exchange.collect(sequence, is_over), sequence, self._nodes, heard=heard)
         self._nodes = gathered.nodes
+        if self._gather:  # one that is late waits, too
+            self._wanting |= gathered.wanting
+            if self._wanting:
+                wait_no_longer_than(self.answer_seconds)
         np.maximum(heard, gathered.numbers, out=heard)
         self.exchange.note_late(int(rank) for rank in np.flatnonzero(gathered.numbers != sequence))
         self._learn_names(gathered)
@@ -182,19 +189,20 @@ class Reporter:
             wall_time=time.time(),
             elapsed_seconds=time.monotonic() - began,
             notes=self._notes(collected, gathered),
+            missing=None,
             **_local(collected),
         )
         report = of_job if self._gather else of_job.of_rank(0)
         decision = self._hook.ask(self.decide, report)
         is_for_all = not self._gather or (self.decide is not None and is_over is None)
-        if is_for_all or gathered.wanting:
+        if is_for_all or self._wanting:
             # What nobody waits for is not done at once either: rank 0 proposes it to all.
             told = decision if is_over is None else {}
-            details = not self._gather or bool(gathered.wanting)
-            messages = encode_for_ranks(scores, told, self.exchange.world_size, details=details)
+            details = not self._gather or bool(self._wanting)
+            messages = encode_for_ranks(scores, told, gathered.present, details=details)
             decision = self._decode(messages.pop(0)).decision if is_over is None else decision
             if not is_for_all:
-                messages = {rank: messages[rank] for rank in gathered.wanting}
+                messages = {rank: messages[rank] for rank in self._wanting}
             if messages:
                 self.exchange.publish(sequence, messages)
         if self._log is not None:
@@ -237,6 +245,7 @@ class Reporter:
             wall_time=time.time(),
             elapsed_seconds=time.monotonic() - began,
             notes=notes,
+            missing=None if message is None else message.missing,
             **_local(collected),
         ).of_rank(rank)
 
@@ -253,7 +262,7 @@ class Reporter:
         if gathered.dropped:
             notes.append(f"probes lost {gathered.dropped} records; medians rest on the others")
         wanting = gathered.wanting
-        if unequal := wanting if self._gather else set(np.flatnonzero(gathered.present).tolist()) - wanting:
+        if unequal := self._wanting if self._gather else set(np.flatnonzero(gathered.present).tolist()) - wanting:
             notes.append(
                 f"gather_on_rank0 is {self._gather} on rank 0 and {not self._gather} on {len(unequal)} ranks "
                 f"({ranges(unequal)}): each gets what it asked for; give it equally on all ranks"

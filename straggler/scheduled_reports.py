@@ -78,7 +78,7 @@ class ScheduledReports:
         self._paced_for = settings.report_time_interval
         if exchange.rank != 0 or not settings.gather_on_rank0:
             # The thread is to hear of rank 0's next plan in time, and on rank 0 all ranks wait for its answer.
-            self._paced_for = min(0.1 * self._paced_for, 0.25 * settings.report_bound_seconds)
+            self._paced_for = reporter.answer_seconds
         self._thread = ReportThread(self._poll, at_exit=exchange.close)
 
     def tick(self) -> Report | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +23,8 @@ __all__ = [
 _OF_A_PROBE = ("unavailable_because", "start", "watch", "collect", "stop")
 _OF_A_STORE = ("set", "get", "add", "check", "delete_key")
 _OF_AN_EXCHANGE = ("post", "collect", "close")
+
+_MOST_SECONDS = 1e9
 
 Check = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
@@ -79,9 +80,8 @@ def check_number(low: float, high: float) -> Check:
 
 
 def check_seconds(instance: object, attribute: attrs.Attribute[float], value: object) -> None:
-    """Check that a setting is a finite number of seconds above 0."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]  # is a number
+    """Check that a setting is a number of seconds above 0, and no more than some decades."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_SECONDS:
         raise refuse(instance, attribute, value, "seconds above 0")
 
 

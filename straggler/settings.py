@@ -132,7 +132,7 @@ class Thresholds:
 def _to_scores(given: str | Sequence[str]) -> tuple[str, ...]:
     if given == "all":
         return SCORES
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ConfigError(f'scores_to_compute is {given!r}; give "all" or a list of {", ".join(SCORES)}')
     listed = tuple(given)
     if not listed:

@@ -53,9 +53,10 @@ def _block(window: Window, family: Family) -> RowMatrix:
         statistics.med[places],
         of(statistics.total),
         of(statistics.num),
-        of(statistics.spread),
         np.array([window.kinds[row].synchronous for row in places], dtype=bool),
         np.where(window.present, statistics.avg[places], np.nan),
+        np.where(window.present, statistics.med_error[places] / statistics.med[places], np.nan),
+        np.where(window.present, statistics.avg_error[places] / statistics.avg[places], np.nan),
     )
 
 

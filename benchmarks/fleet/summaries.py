@@ -12,7 +12,7 @@ from benchmarks.fleet.noise import Floats
 
 __all__ = ["Statistics", "summaries"]
 
-_TO_SIGMA = 1.4826
+_BATCHES, _LEAST = 8, 4
 
 
 @attrs.frozen
@@ -24,14 +24,16 @@ class Statistics:
         avg: Mean.
         num: Samples.
         total: Seconds spent.
-        spread: Robust standard deviation of the samples.
+        med_error: Standard error of the median.
+        avg_error: Standard error of the mean.
     """
 
     med: Floats
     avg: Floats
     num: Floats
     total: Floats
-    spread: Floats
+    med_error: Floats
+    avg_error: Floats
 
 
 def _median(ordered: Floats) -> Floats:
@@ -48,8 +50,31 @@ def summaries(seconds: Floats) -> Statistics:
     steps = seconds.shape[-1]
     med = _median(np.sort(seconds, axis=-1))
     avg = seconds.sum(axis=-1) / steps
-    spread = _TO_SIGMA * _median(np.sort(np.abs(seconds - med[..., None]), axis=-1))
-    if steps < 2:
-        spread = np.zeros_like(med)
     num = np.where(np.isnan(med), np.nan, float(steps))
-    return Statistics(med, avg, num, avg * num, spread)
+    med_error, avg_error = _errors(seconds, avg)
+    return Statistics(med, avg, num, avg * num, med_error, avg_error)
+
+
+def _errors(seconds: Floats, avg: Floats) -> tuple[Floats, Floats]:
+    steps = seconds.shape[-1]
+    if steps < 2:
+        return 0.0 * avg, 0.0 * avg
+    middle, half = (steps - 1) / 2.0, min(steps**0.5, steps - 1.0) / 2.0
+    places = np.arange(steps)
+    ordered = np.sort(seconds, axis=-1)
+    # What a line through the order statistics shows at a place.
+    low, high = (
+        (ordered * np.clip(1.0 - np.abs(places - place), 0.0, None)).sum(axis=-1)
+        for place in (middle - half, middle + half)
+    )
+    square = ((seconds - avg[..., None]) ** 2).sum(axis=-1) / (steps - 1)
+    widened = np.ones_like(avg)
+    if steps >= _BATCHES * _LEAST:
+        each = steps // _BATCHES
+        last = seconds[..., -each * _BATCHES :]
+        means = np.stack([last[..., k * each : (k + 1) * each].sum(axis=-1) / each for k in range(_BATCHES)], axis=-1)
+        between = ((means - means.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) / (_BATCHES - 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.nan_to_num(each * between / square)
+        widened = np.where(ratio > 2.0, ratio**0.5, 1.0)
+    return widened * (high - low) / 2.0, widened * (square / steps) ** 0.5

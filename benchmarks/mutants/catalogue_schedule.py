@@ -78,14 +78,14 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a rank that wants a report of its own gets none from a rank 0 that gathers",
         "straggler/reporter.py",
-        "if is_for_all or gathered.wanting:",
+        "if is_for_all or self._wanting:",
         "if is_for_all:",
         ("tests/straggler/test_unequal_ranks.py",),
     ),
     Mutant(
         "rank 0 notes the ranks that were given the same as itself",
         "straggler/reporter.py",
-        "wanting if self._gather else set(np.flatnonzero(gathered.present).tolist()) - wanting",
+        "self._wanting if self._gather else set(np.flatnonzero(gathered.present).tolist()) - wanting",
         "wanting",
         ("tests/straggler/test_unequal_ranks.py",),
     ),

@@ -12,7 +12,74 @@ _SPREADS = "straggler/scoring/spreads.py"
 _BUSY = "straggler/scoring/processor_waits.py"
 _WAITS = ("tests/straggler/scoring/test_processor_waits.py",)
 
+_NOISE = ("tests/straggler/scoring/test_cell_noise.py",)
+_CELLS = "straggler/scoring/cell_noise.py"
+_ROWS = ("tests/straggler/scoring/test_robust.py",)
+
 MUTANTS_OF_SCORING = (
+    Mutant(
+        "a rank of a few is slow by its own noise",
+        "straggler/scoring/track.py",
+        "own = np.maximum(own, self.noise.bars(cells, z, ",
+        "(own, self.noise.bars(cells, z, ",
+        _NOISE,
+    ),
+    Mutant(
+        "noise between windows is not seen",
+        _CELLS,
+        "        self._between += (half - self._between) * weight\n",
+        "",
+        _NOISE,
+    ),
+    Mutant(
+        "the noise within windows is not seen",
+        _CELLS,
+        "            self._within += (np.square",
+        "            self._within += 0.0 * (np.square",
+        _NOISE,
+    ),
+    Mutant(
+        "a step to another level counts as noise in full",
+        _CELLS,
+        "_OUTLIER = np.float32(4.0)",
+        "_OUTLIER = np.float32(1e6)",
+        _NOISE,
+    ),
+    Mutant(
+        "equal ranks with much noise are unsure for ever",
+        "straggler/scoring/track.py",
+        "        return cells[average.flat[cells] >= noise]\n",
+        "        return cells\n",
+        _NOISE,
+    ),
+    Mutant(
+        "samples that come in runs count in full",
+        "straggler/measurement/standard_errors.py",
+        "        factor = np.where(ratio > _CERTAIN, np.sqrt(ratio), 1.0)\n",
+        "",
+        ("tests/straggler/measurement/test_standard_errors.py",),
+    ),
+    Mutant(
+        "half of the ranks that always took longer are slow",
+        "straggler/scoring/modes.py",
+        "                splits = [slow[row]]\n",
+        "                pass\n",
+        _ROWS,
+    ),
+    Mutant(
+        "half of the ranks that become slow do more work",
+        _ROBUST,
+        "        always.flat[track.changed(np.flatnonzero(always))] = False\n",
+        "",
+        _ROWS,
+    ),
+    Mutant(
+        "a few ranks that differ by noise are groups",
+        "straggler/scoring/modes.py",
+        "slow_groups(values, noise if self._ranks < _FEW_RANKS else 0.0)",
+        "slow_groups(values)",
+        _ROWS,
+    ),
     Mutant(
         "a few windows near a bar are enough at a longer scale",
         _ROBUST,
@@ -58,7 +125,7 @@ MUTANTS_OF_SCORING = (
     Mutant(
         "a whole undeclared group is called slow",
         _ROBUST,
-        "                state[row, by_level[row] & splits[0]] = UNSURE\n",
+        "                state[row, always[row] & splits[0]] = UNSURE\n",
         "                pass\n",
         _SCALES,
     ),
@@ -120,9 +187,9 @@ MUTANTS_OF_SCORING = (
     ),
     Mutant(
         "ranks that are alike by their node count as so many values",
-        "straggler/scoring/track.py",
-        "        alike = peers.node_means(average)\n",
-        "        alike = None\n",
+        "straggler/scoring/alike_nodes.py",
+        "    alike = peers.node_means(average)\n",
+        "    alike = None\n",
         _SCALES,
     ),
     Mutant(

@@ -144,13 +144,13 @@ MUTANTS_OF_WAITS = (
     Mutant(
         "the own work of iterations is not scored",
         _SCORER,
-        "            (own.names, own.med, own.num, own.total, own.mean),\n",
+        "            (own.names, *_statistics(own)),\n",
         "",
         _REPORTS,
     ),
     Mutant(
         "of two ranks the one that waits is blamed for it",
-        _SCORER,
+        "straggler/scoring/pairs.py",
         "        if (waiting := _who_waits(window, first, second)) is not None:\n",
         "        if (waiting := None) is not None:\n",
         _REPORTS,

@@ -29,18 +29,20 @@ class RowMatrix:
         med: Median seconds, float64, shape ``(rows, ranks)``; NaN where a rank has no such row.
         total: Seconds spent, those of entries that were not measured included, same shape; 0 where missing.
         num: Samples, same shape; 0 where missing.
-        spread: Robust standard deviation of the samples in seconds, same shape; 0 where missing.
         synchronous: Most ranks that have the row met a collective in it; bool, shape ``(rows,)``.
         mean: Mean seconds of a sample, same shape as ``med``; NaN where missing.
+        med_error: Standard error of the median as a share of it, same shape; NaN where missing.
+        mean_error: The same of the mean.
     """
 
     names: npt.NDArray[np.uint64]
     med: npt.NDArray[np.float64]
     total: npt.NDArray[np.float64]
     num: npt.NDArray[np.float64]
-    spread: npt.NDArray[np.float64]
     synchronous: npt.NDArray[np.bool_]
     mean: npt.NDArray[np.float64]
+    med_error: npt.NDArray[np.float64]
+    mean_error: npt.NDArray[np.float64]
 
 
 @attrs.frozen
@@ -164,7 +166,7 @@ def _block(
         return made
 
     total, num = kept["total"], kept["num"]
-    spread = np.nan_to_num(kept["spread"], nan=0.0, posinf=0.0, neginf=0.0)
+    mean = total / num
     counts = matrix(num)
     votes = matrix(kept["synchronous"]).sum(axis=1)
     have = np.maximum((counts > 0).sum(axis=1), 1)
@@ -173,14 +175,23 @@ def _block(
         med=matrix(kept["med"], np.nan),
         total=matrix(total * np.maximum(kept["every"], 1)),
         num=counts,
-        spread=matrix(spread),
         synchronous=(votes > 0) & (2.0 * votes >= have),
-        mean=matrix(total / num, np.nan),
+        mean=matrix(mean, np.nan),
+        med_error=matrix(_error(kept["med_error"], kept["med"]), np.nan),
+        mean_error=matrix(_error(kept["mean_error"], mean), np.nan),
     )
 
 
 _NO_FAMILY = 255
-_NUMBERS = ("synchronous", "every", "num", "med", "total", "spread")
+_NUMBERS = ("synchronous", "every", "num", "med", "total", "med_error", "mean_error")
+_LARGEST_ERROR = 10.0
+"""As a share; more says nothing else. What is damaged does not reach the scores."""
+
+
+def _error(seconds: npt.NDArray[np.float32], of: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    pace()
+    share = np.nan_to_num(seconds.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0) / of
+    return np.clip(share, 0.0, _LARGEST_ERROR)
 
 
 class _Places:

@@ -185,8 +185,8 @@ class StoreExchange:
         while time.monotonic() < deadline and self._is_expected():
             if self._store.check([key]):
                 number, _, word = self._store.get(key).partition(b" ")
-                if int(number) == sequence:
-                    return word
+                if int(number) >= sequence and kind_of(int(number)) == kind_of(sequence):
+                    return word if int(number) == sequence else None  # a later one: this rank's came too late
             if (is_over is not None and is_over()) or self._store.check([is_closed]):
                 return None
             time.sleep(pause)

@@ -55,7 +55,8 @@ ROW = np.dtype(
         ("num", "<u4"),
         ("med", "<f8"),
         ("total", "<f8"),
-        ("spread", "<f8"),
+        ("med_error", "<f4"),
+        ("mean_error", "<f4"),
     ]
 )
 
@@ -79,7 +80,7 @@ def encode(header: Mapping[str, Any], rows: Iterable[tuple[int, Measured]]) -> b
             int(summary[Statistic.NUM]),
             summary[Statistic.MED],
             summary[Statistic.AVG] * summary[Statistic.NUM],
-            row.spread,
+            *row.errors,
         )
     head = np.zeros(1, dtype=HEADER)
     head["magic"], head["version"], head["rows"] = MAGIC, VERSION, len(listed)

@@ -9,7 +9,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.measurement.summary import Statistic, Summary, robust_spread, summarise
+from straggler.measurement.standard_errors import standard_errors
+from straggler.measurement.summary import Statistic, Summary, summarise
 
 __all__ = [
     "BATCHES_OF_WORKERS",
@@ -75,7 +76,7 @@ class Measured:
         family: What kind of time.
         name: Section or kernel.
         summary: The statistics, in seconds.
-        spread: Robust standard deviation of the samples, in seconds.
+        errors: Standard errors of the median and of the mean, in seconds.
         synchronous: The section contains a collective.
         entries: How many entries there were, where not every one is measured; 0: as many as samples.
     """
@@ -83,7 +84,7 @@ class Measured:
     family: Family
     name: str
     summary: Summary
-    spread: float = 0.0
+    errors: tuple[float, float] = (0.0, 0.0)
     synchronous: bool = False
     entries: int = 0
 
@@ -104,7 +105,8 @@ def measured(
     """Summarise samples, or return None when there are none, so that an empty window has no row at all."""
     if seconds.size == 0:
         return None
-    return Measured(family, name, summarise(seconds), robust_spread(seconds), synchronous, entries)
+    of_median, of_mean = standard_errors(seconds)
+    return Measured(family, name, summarise(seconds), (float(of_median), float(of_mean)), synchronous, entries)
 
 
 def top_k(rows: Iterable[Measured], k: int) -> list[Measured]:

@@ -173,7 +173,12 @@ class Section:
     ) -> None:
         end = perf_counter_ns()
         thread = get_ident()
-        if self._nested and self._leave_nested(thread):
+        if self._nested and (depth := self._nested.get(thread, 0)) > 0:
+            # Here, and not in a method: an entry at the limit of recursion is left without calling any deeper.
+            if depth == 1:
+                del self._nested[thread]
+            else:
+                self._nested[thread] = depth - 1
             return
         start = self._open.pop(thread, None)
         if start is None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Statistic", "Summary", "in_unit", "robust_spread", "summarise"]
+__all__ = ["Statistic", "Summary", "in_unit", "summarise"]
 
 
 class Statistic(enum.Enum):
@@ -77,13 +77,3 @@ def in_unit(summary: Summary, per_second: float) -> Summary:
         per_second: How many of the unit are a second: 1e3 for milliseconds.
     """
     return {kind: value if kind is Statistic.NUM else value * per_second for kind, value in summary.items()}
-
-
-def robust_spread(seconds: npt.NDArray[np.float64]) -> float:
-    """Return the samples' noise: 1.4826 x the median absolute deviation, which no single outlier moves.
-
-    It is sent beside the statistics because one tenfold outlier makes STD useless as a measure of noise.
-    """
-    if seconds.size < 2:
-        return 0.0
-    return float(1.4826 * np.median(np.abs(seconds - np.median(seconds))))

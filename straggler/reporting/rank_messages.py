@@ -26,7 +26,7 @@ from straggler.scoring.scorer import Scores
 __all__ = ["VERSION", "RankMessage", "decode_for_rank", "encode_for_ranks", "unknown_scores"]
 
 # Raised with every change of a field.
-VERSION = 3
+VERSION = 4
 _RANKS_AT_ONCE = 256
 """Between two moments at which training may go on."""
 
@@ -46,24 +46,30 @@ class RankMessage:
     Args:
         decision: What rank 0 has decided; every rank is told the same.
         scores: The scores, known for that rank only; None where they were not asked for.
+        missing: Ranks that did not answer rank 0; None as ``scores``.
     """
 
     decision: Mapping[str, Any]
     scores: Scores | None = None
+    missing: tuple[int, ...] | None = None
 
 
-def encode_for_ranks(scores: Scores, decision: Mapping[str, Any], ranks: int, *, details: bool) -> dict[int, bytes]:
+def encode_for_ranks(
+    scores: Scores, decision: Mapping[str, Any], present: npt.NDArray[np.bool_], *, details: bool
+) -> dict[int, bytes]:
     """Return the encoded :class:`RankMessage` of each rank of the job.
 
     Args:
         scores: Of all ranks.
         decision: What rank 0 has decided, JSON values.
-        ranks: Ranks in the job.
+        present: Which ranks of the job have answered.
         details: Send each rank its own scores, too.
     """
+    ranks = len(present)
     common: dict[str, Any] = {"version": VERSION, "decision": dict(decision)}
     if not details:
         return dict.fromkeys(range(ranks), json.dumps(common).encode())
+    common["missing"] = np.flatnonzero(~present).tolist()
     tables = dict(_tables(scores, ranks))
     common["scores"] = {
         "names": scores.names.tolist(),
@@ -147,9 +153,15 @@ def decode_for_rank(message: bytes, rank: int, ranks: int) -> RankMessage:
     try:
         with np.errstate(all="ignore"):  # numbers that do not fit an array are as good as unknown
             scores = _scores({**details, **json.loads(own)}, _columns(details, column), rank, ranks)
-        return RankMessage(decision, scores)
+        return RankMessage(decision, scores, tuple(_rank(each, ranks) for each in plain["missing"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, IndexError, RecursionError) as error:
         raise WireError(f"rank 0 sent scores that do not fit: {type(error).__name__}: {error}") from error
+
+
+def _rank(given: object, ranks: int) -> int:
+    if not isinstance(given, int) or not 0 <= given < ranks:
+        raise ValueError(f"no rank of the job: {reprlib.repr(given)}")
+    return given
 
 
 def _columns(details: Mapping[str, Any], column: bytes) -> Columns:

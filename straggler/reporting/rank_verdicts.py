@@ -13,7 +13,7 @@ from straggler.measurement.measured import BATCHES_OF_WORKERS, STATE_FIELDS
 from straggler.measurement.name_table import hash_name
 from straggler.measurement.section import IN_EVALUATION
 from straggler.pacing import paced
-from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
+from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, core_wait, device_reasons
 from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, UNSURE, WAITED, RobustScores
 from straggler.scoring.scorer import GPU_ROW, WHOLE_ROW, Scores
 
@@ -49,12 +49,17 @@ class RankVerdicts:
         """Return the verdict on one rank of the job."""
         node, scores = self.gathered.nodes[rank], self.scores
         if not self.gathered.present[rank]:
-            why = self.gathered.refused.get(rank, "no answer within the bound: it hangs, is dead or is very late")
+            why = self.gathered.refused.get(rank, "no answer in time: it hangs, is dead or is very late")
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
         if any(rank in pair for pair in scores.ambiguous):
-            why = 'of two ranks each is longer where the other is shorter; mark the collective with kind="wait"'
+            why = (
+                "of two ranks each is longer where the other is shorter, so one waits for the other, and it is not "
+                'known which; in a loop of your own, mark the collective with detection_section(name, kind="wait")'
+            )
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
         window = scores.against_peers
+        if window is None and not self._is_told:
+            return Verdict(rank=rank, node=node, state=State.UNKNOWN, because="rank 0 has told this rank nothing")
         if window is None:
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because='scoring="minimum" gives scores only')
         return self._robust_verdict(rank, node, window)
@@ -93,6 +98,12 @@ class RankVerdicts:
             rank=rank, node=node, slowdown=float(excess[worst]), section=self.row_name(int(window.names[worst]))
         )
 
+    @property
+    def _is_told(self) -> bool:
+        """Return whether there are any scores: a rank that has no answer of rank 0's has none."""
+        scores = self.scores
+        return any(known is not None for known in (scores.against_peers, scores.relative, scores.individual))
+
     def _has_peers(self, rank: int) -> bool:
         """Return whether another rank of the peer group has measured something that this rank has."""
         peers = self.gathered.peer_groups == self.gathered.peer_groups[rank]
@@ -111,9 +122,12 @@ class RankVerdicts:
         if states[row] != SLOW or lost[row] < MATERIAL_SHARE:
             return None
         since = int(window.since[row, rank])
-        reasons = [device_reasons(self.gathered.device[rank], np.delete(self.gathered.device, rank, axis=0))]
-        if _A_CORE not in reasons[0] and (share := self._kept_waiting(rank) - self._loading(rank)) >= _LEAST_SAID:
+        device, others = self.gathered.device[rank], np.delete(self.gathered.device, rank, axis=0)
+        reasons, beside = [device_reasons(device, others)], ""
+        if (share := self._kept_waiting(rank) - self._loading(rank)) >= _LEAST_SAID:
             reasons.append(f"{_A_CORE} {100 * share:.0f} % of the time")
+        else:
+            beside = core_wait(device, others)
         if window.in_means[row, rank]:
             reasons.insert(0, "some of its steps take much longer, and most do not")
         return Verdict(
@@ -126,6 +140,7 @@ class RankVerdicts:
             since_seconds=float(sum(self.report_seconds[since - window.number - 1 :])),
             confidence=window.confidence(row, rank),
             because=", ".join(reason for reason in reasons if reason),
+            beside=beside,
         )
 
     def slow_cells(self, window: RobustScores) -> npt.NDArray[np.bool_]:
@@ -212,6 +227,8 @@ class RankVerdicts:
     def candidates(self, ranks: Iterable[int]) -> list[int]:
         """Return those of the ranks whose verdict may not be OK, without making all verdicts."""
         suspect = ~self.gathered.present
+        if not self._is_told:
+            suspect[:] = True
         window = self.scores.against_peers
         if window is not None:
             states = window.state

@@ -60,6 +60,7 @@ class Report:
         local_kernel_summaries: Mapping[str, Summary] | None = None,
         local_gpu_section_summaries: Mapping[str, Summary] | None = None,
         notes: Sequence[str] = (),
+        missing: Sequence[int] | None = None,
     ) -> None:
         self.scores = scores
         self.gathered = gathered
@@ -72,6 +73,7 @@ class Report:
         self.local_kernel_summaries = dict(local_kernel_summaries or {})
         self.local_gpu_section_summaries = dict(local_gpu_section_summaries or {})
         self.notes = tuple(notes)
+        self._missing = np.flatnonzero(~gathered.present).tolist() if missing is None else list(missing)
         self._row_name = RowNames(name_of)
         self._only: Sequence[int] = range(gathered.world_size)
         self._verdicts = RankVerdicts(scores, gathered, self._row_name, sequence, list(report_seconds))
@@ -84,12 +86,12 @@ class Report:
     @property
     def coverage(self) -> float:
         """Share of the ranks that answered in time."""
-        return float(self.gathered.present.mean()) if self.gathered.world_size else 0.0
+        return 1.0 - len(self._missing) / self.world_size if self.world_size else 0.0
 
     @property
     def missing_ranks(self) -> list[int]:
-        """Ranks that did not answer, or not in time."""
-        return [int(rank) for rank in np.flatnonzero(~self.gathered.present)]
+        """Ranks that did not answer rank 0, or not in time; all others where this one has no answer of rank 0's."""
+        return list(self._missing)
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -202,7 +204,7 @@ class Report:
         }
 
     def verdict(self, rank: int) -> Verdict:
-        """Return the verdict on one rank.
+        """Return the verdict on one rank; UNKNOWN with ``scoring="minimum"``, which gives scores only.
 
         Raises:
             ValueError: There is no such rank.
@@ -218,7 +220,7 @@ class Report:
         return self._verdicts.lost_share(self._checked(rank))
 
     def verdicts(self) -> list[Verdict]:
-        """Return every verdict that is not OK, the slowest first."""
+        """Return every verdict that is not OK, the slowest first; with ``scoring="minimum"`` there is none."""
         found = [self.verdict(rank) for rank in paced(self._verdicts.candidates(self._only))]
         wrong = [verdict for verdict in found if verdict.state is not State.OK]
         return sorted(

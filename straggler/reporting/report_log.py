@@ -45,6 +45,9 @@ __all__ = ["FORMAT", "VERSION", "ReportLog", "as_record", "read", "records"]
 
 logger = logging.getLogger(__name__)
 
+_CLOCK_SECONDS = 2.0
+"""So far a clock may be set back."""
+
 _MOST_WAITING = 64
 
 
@@ -112,6 +115,7 @@ def as_record(report: Report) -> dict[str, Any]:
                 "since_report": v.since_report,
                 "confidence": v.confidence,
                 "because": v.because,
+                "beside": v.beside,
             }
             for v in verdicts[:1000]
         ],
@@ -192,8 +196,8 @@ def records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     Raises:
         ReportLogError: The file is missing or empty, or no line of it is a report of a known version.
     """
-    count = left_out = 0
-    first = ""
+    count = left_out = older = first_older = 0
+    first, last = "", (-1, 0.0)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, start=1):
@@ -201,11 +205,15 @@ def records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
                     continue
                 try:
                     record = _record(line)
+                    if (now := (record["sequence"], record["time"])) == last:
+                        raise ValueError("is that of the line before once more")
                 except ValueError as error:
                     left_out += 1
                     first = first or f"line {number} {error}"
                     continue
-                count += 1
+                if count and now[1] < last[1] - _CLOCK_SECONDS:
+                    older, first_older = older + 1, first_older or number
+                count, last = count + 1, now
                 yield record
     except OSError as error:
         raise ReportLogError(f"reports cannot be read from {path}: {error.strerror or error}") from error
@@ -214,6 +222,9 @@ def records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         raise ReportLogError(f"{path} holds no report{why}")
     if left_out:
         logger.warning("%s: left out %d line(s) that cannot be read; the first: %s", path, left_out, first)
+    if older:
+        told = "%s: %d line(s) are older than the line before, the first is line %d: is it put together from several?"
+        logger.warning(told, path, older, first_older)
 
 
 def _record(line: str) -> dict[str, Any]:

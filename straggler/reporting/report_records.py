@@ -47,6 +47,9 @@ def check_fields(value: object) -> dict[str, Any]:
             raise ValueError(f"is damaged: its {name!r} is {told}")
     if sum(count for _, count in record["nodes"]) > len(record["ranks"]):
         raise ValueError(f"is damaged: its 'nodes' have more ranks than the {len(record['ranks'])} of the report")
+    for verdict in record["verdicts"]:
+        if verdict["rank"] >= len(record["ranks"]):
+            raise ValueError(f"is damaged: a verdict is on rank {verdict['rank']} of {len(record['ranks'])}")
     if not _is_waited(record.get("waited")):
         raise ValueError(f"is damaged: its 'waited' is {reprlib.repr(record['waited'])}")
     return record

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
 from straggler.reporting.rank_lists import mostly, ranges
-from straggler.reporting.verdict import State, Verdict
+from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict
 from straggler.reporting.waiting import waiting
-from straggler.scoring.scorer import Scores
+from straggler.scoring.scorer import GPU_ROW, Scores
 
 __all__ = ["Tabulated", "render"]
 
@@ -147,11 +147,15 @@ def _waiting(report: Tabulated, slow: list[Verdict]) -> list[str]:
 
 
 def _groups(report: Tabulated) -> list[str]:
-    window = report.scores.against_peers
+    window, scores = report.scores.against_peers, report.scores
+    if window is None:
+        return []
+    matters = (scores.seconds >= MATERIAL_SHARE * scores.measured).any(axis=1) | (window.names == np.uint64(GPU_ROW))
     return [
         f"section {report.row_name(name)!r}: the ranks fall into {count} groups, the slowest {100 * apart:.0f} % "
         "over the fastest, as pipeline stages do; set peer_group to compare each rank with its like"
-        for name, count, apart in (() if window is None else window.groups)
+        for name, count, apart in window.groups
+        if name in window.names[matters]
     ]
 
 

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MATERIAL_SHARE", "State", "Verdict", "device_reasons"]
+__all__ = ["MATERIAL_SHARE", "State", "Verdict", "core_wait", "device_reasons"]
 
 MATERIAL_SHARE = 0.01
 
@@ -47,6 +47,7 @@ class Verdict:
         since_seconds: How long ago that was.
         confidence: Share of such verdicts that are right at least: 0.95 or 0.99, and 0 while not SLOW.
         because: What the rank's device says of itself, or why nothing is known.
+        beside: What else was seen of the rank, and may have nothing to do with it.
     """
 
     rank: int
@@ -58,6 +59,7 @@ class Verdict:
     since_seconds: float = 0.0
     confidence: float = 0.0
     because: str = ""
+    beside: str = ""
 
     def __str__(self) -> str:
         where = f"rank {self.rank}" + (f" on {self.node}" if self.node else "")
@@ -67,7 +69,7 @@ class Verdict:
         return (
             f"{where}: SLOW, {100 * self.slowdown:.1f} % slower in {self.section!r} "
             f"for {self.since_seconds:.0f} s (since report {self.since_report}), "
-            f"over {100 * self.confidence:.0f} % sure{why}"
+            f"over {100 * self.confidence:.0f} % sure{why}{f'; {self.beside}' if self.beside else ''}"
         )
 
 
@@ -91,9 +93,9 @@ def device_reasons(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float6
 
     Returns:
         Reasons, most telling first, ``""`` when the device says nothing unusual. What most peers show too is no
-        reason.
+        reason, and a wait for a core is none by itself: own work is scored without it.
     """
-    clock, _, reasons, temperature, ecc, width, max_width, _, waited, throttled, loading = (float(v) for v in device)
+    clock, _, reasons, temperature, ecc, width, max_width, _, _, throttled, loading = (float(v) for v in device)
     said: list[str] = []
     if np.isfinite(reasons):
         for bit, name in _THROTTLE.items():
@@ -111,15 +113,21 @@ def device_reasons(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float6
     usual_temperature = _middle(peers[:, 3])
     if np.isfinite(temperature) and np.isfinite(usual_temperature) and temperature > usual_temperature + 10.0:
         said.append(f"{temperature:.0f} C, peers {usual_temperature:.0f} C")
-    for share, place, told in (
-        (throttled, 9, "its CPU quota throttled it {:.0f} % of the time"),
-        (waited, 8, "it waited for a core {:.0f} % of the time"),
-        (loading, 10, "it waited for its data loader's workers {:.0f} % of the time"),
-    ):
-        usual = _middle(peers[:, place])
-        if share > 0.03 and not share < usual + 0.03:
-            said.append(told.format(100 * share))
+    if _is_much(throttled, peers[:, 9]):
+        said.append(f"its CPU quota throttled it {100 * throttled:.0f} % of the time")
+    if _is_much(loading, peers[:, 10]):
+        said.append(f"it waited for its data loader's workers {100 * loading:.0f} % of the time")
     return ", ".join(said)
+
+
+def core_wait(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float64]) -> str:
+    """Return that a rank has waited for a core, where it has more than its peers; arguments as above."""
+    waited = float(device[8])
+    return f"it also waited for a core {100 * waited:.0f} % of the time" if _is_much(waited, peers[:, 8]) else ""
+
+
+def _is_much(share: float, peers: npt.NDArray[np.float64]) -> bool:
+    return share > 0.03 and not share < _middle(peers) + 0.03
 
 
 def _middle(values: npt.NDArray[np.float64]) -> float:

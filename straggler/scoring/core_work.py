@@ -49,7 +49,8 @@ def own_rows(gathered: GatheredWindows) -> tuple[RowMatrix, Bools]:
 
     med, mean = without(own.med, core.med), without(own.mean, core.mean)
     num, total = without(own.num, core.num), without(own.total, core.total)
-    return attrs.evolve(own, med=med, mean=mean, num=num, total=total), known
+    errors = without(own.med_error, core.med_error), without(own.mean_error, core.mean_error)
+    return attrs.evolve(own, med=med, mean=mean, num=num, total=total, med_error=errors[0], mean_error=errors[1]), known
 
 
 @attrs.frozen
@@ -102,7 +103,12 @@ class CoreWorkScorer:
         """
         all_own = gathered.blocks[Family.OWN_WORK]
         scores = self._scorer.update(
-            all_own.names, all_own.med, num_SR=all_own.num, means_SR=all_own.mean, groups=peers
+            all_own.names,
+            all_own.med,
+            num_SR=all_own.num,
+            means_SR=all_own.mean,
+            errors_SR=(all_own.med_error, all_own.mean_error),
+            groups=peers,
         )
         with_waits, on_core = seconds.copy(), np.full(seconds.shape, np.nan)
         waited, ran = np.full(gathered.world_size, np.nan), np.full(gathered.world_size, np.nan)

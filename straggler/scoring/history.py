@@ -105,9 +105,20 @@ class RowHistory:
         if len(new):
             self.names = np.concatenate([self.names, new])
             self._grow(len(new))
+        return self.place(names, medians)
+
+    def place(self, names: npt.NDArray[np.uint64], values: npt.NDArray[np.floating]) -> Float32:
+        """Return values of rows that have come before in the row order of the history; NaN in the other rows.
+
+        Args:
+            names: Name hash of each row of ``values``.
+            values: Shape ``(rows, ranks)``.
+        """
+        if np.array_equal(names, self.names):
+            return np.asarray(values, dtype=np.float32)
         aligned = np.full((len(self.names), self.ranks), np.nan, dtype=np.float32)
         place = {name: row for row, name in enumerate(self.names.tolist())}
-        aligned[[place[name] for name in names.tolist()]] = medians
+        aligned[[place[name] for name in names.tolist()]] = values
         return aligned
 
     def reset_row(self, row: int) -> None:

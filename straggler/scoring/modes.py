@@ -4,6 +4,10 @@ The ranks of a row are sorted. A gap between neighbours is between two modes whe
 inside the modes on both sides, and each side holds a tenth of the ranks or more. Ranks that a fault struck lie
 anywhere; stages and the like are regular in the number of the rank: a few blocks of neighbours (few runs, in the
 sense of Wald and Wolfowitz 1940), or every n-th rank. Only such modes are said to be groups.
+
+Where as many ranks are slow from the beginning as not, there is no majority, and so nobody is slow: the one half may do
+more work than the other, as of two stages. Of fewer than 16 ranks the gap is to be larger than what the noise of the
+ranks explains, too, since the spread of two ranks is small by chance.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["UndeclaredGroups", "slow_groups"]
+__all__ = ["UndeclaredGroups", "is_of_a_node", "slow_groups"]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -24,7 +28,7 @@ _GAP_SPREADS = 6.0
 _MOST_PERIOD = 64
 _ALIKE = 0.98
 _WHOLE_MODE = 0.1
-_FEWEST_RANKS = 16
+_FEWEST_RANKS, _FEW_RANKS = 4, 16
 _WIDE = 0.04
 _LOOK_AGAIN, _FIRST_LOOK = 8, 2
 
@@ -60,7 +64,7 @@ class UndeclaredGroups:
         self,
         window: int,
         names: npt.NDArray[np.uint64],
-        level: Callable[[int], npt.NDArray[np.float32]],
+        level: Callable[[int], tuple[npt.NDArray[np.float32], float]],
         spread: npt.NDArray[np.float64],
         slow: Bools,
     ) -> None:
@@ -69,9 +73,9 @@ class UndeclaredGroups:
         Args:
             window: Number of the window.
             names: Of each row.
-            level: Gives the logarithms of a row's ranks.
+            level: Gives the logarithms of a row's ranks, and what their noise explains of a difference.
             spread: Of each row.
-            slow: Cells that are slow by their level.
+            slow: Cells that are slow by their level, and always were.
         """
         if self._ranks < _FEWEST_RANKS:
             return
@@ -80,8 +84,10 @@ class UndeclaredGroups:
         if again:
             rows |= {*np.flatnonzero(spread > _WIDE).tolist(), *self.splits}
         for row in rows:
-            values = level(row)
-            splits = slow_groups(values)
+            values, noise = level(row)
+            splits = slow_groups(values, noise if self._ranks < _FEW_RANKS else 0.0)
+            if not splits and 2 * int(slow[row].sum()) >= int((~np.isnan(values)).sum()):
+                splits = [slow[row]]
             if not splits:
                 self.splits.pop(row, None)
                 self._told.pop(row, None)
@@ -91,11 +97,24 @@ class UndeclaredGroups:
             self._told[row] = (int(names[row]), len(splits) + 1, apart)
 
 
-def slow_groups(values: npt.NDArray[np.float32]) -> list[Bools]:
+def is_of_a_node(slow: Bools, nodes: npt.NDArray[np.int64] | None) -> bool:
+    """Return whether ranks are of one node of several, and fewer than half of all: then the node is slow.
+
+    Args:
+        slow: The ranks.
+        nodes: Of each rank; None: not known.
+    """
+    if nodes is None or 2 * int(slow.sum()) >= len(slow):
+        return False
+    return len(np.unique(nodes[slow])) == 1 < len(np.unique(nodes))
+
+
+def slow_groups(values: npt.NDArray[np.float32], noise: float = 0.0) -> list[Bools]:
     """Return, of each regular split of the ranks, who is on its slow side; from the fastest split to the slowest.
 
     Args:
         values: Logarithms of the ratio to the reference, one per rank, NaN where unknown.
+        noise: A gap is larger than this.
     """
     known = ~np.isnan(values)
     ordered = np.sort(values[known])
@@ -104,7 +123,7 @@ def slow_groups(values: npt.NDArray[np.float32]) -> list[Bools]:
         return []
     gaps = np.diff(ordered)
     cuts = [0]
-    candidates = np.flatnonzero(gaps > _LEAST_GAP)
+    candidates = np.flatnonzero(gaps > max(_LEAST_GAP, noise))
     for place in candidates.tolist():
         if place + 1 - cuts[-1] >= least and len(ordered) - place - 1 >= least:
             cuts.append(place + 1)

@@ -11,11 +11,11 @@ not from three ranks on.
 **Scales**: ``y`` is averaged over the last 3, 8 and 20 windows (``pools``; moving averages, Roberts 1959), means over
 8 and 20 only. A large slowness shows in three reports, a small one in much noise in twenty.
 
-**Level test**, against the peers: the average is at least ``max(ratio_floor, z x spread)``. The spread (``spreads``) is
-measured over the ranks at the same scale, so that it holds whatever lasts, too: an average of noise that is correlated
-over windows varies more, and the ranks show by how much. In a rank's first windows ``z`` is for one false name in a
-job (``false_alarms``; a hundredth of it, of Student's t, from 48 peers on), later for one in ``1 /
-false_alarms_per_day`` days. Where ranks of a node are alike, a rank is to be far over the other nodes or over its own.
+**Level test**, against the peers: the average is at least ``max(ratio_floor, z x spread)``, and more than the rank's
+own noise explains (``cell_noise``). The spread (``spreads``) is measured over the ranks at the same scale, so that it
+holds what lasts, too: noise that is correlated over windows makes averages vary more. In a rank's first windows ``z``
+is for one false name in a job (``false_alarms``; a hundredth of it, of Student's t, from 48 peers on), later for one in
+``1 / false_alarms_per_day`` days. Where ranks of a node are alike, a rank is far over the other nodes or over its own.
 
 **Change test**, against one's own past: the average, less what the rank has shown before the pool. Bar:
 ``max(change_floor, t x spread)`` with the t quantile of as many degrees as the spread rests on (Smyth 2004, Wallace
@@ -45,12 +45,13 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.pacing import pace
+from straggler.scoring.found import LEVEL, Floors, Found
 from straggler.scoring.history import RowHistory, average_of_last, began, count_bits
-from straggler.scoring.modes import UndeclaredGroups
+from straggler.scoring.modes import UndeclaredGroups, is_of_a_node
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust_scores import IMPLAUSIBLE, OF_MEANS, OK, UNKNOWN, UNSURE, RobustScores
-from straggler.scoring.spreads import normal_quantile
-from straggler.scoring.track import LEVEL, Floors, Found, Track
+from straggler.scoring.spreads import Quantiles
+from straggler.scoring.track import Track
 from straggler.settings import RobustSettings
 
 __all__ = ["RobustScorer"]
@@ -59,13 +60,12 @@ Float32 = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 Cells = npt.NDArray[np.intp]
+Errors = tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]
 
 _LONGER_SCALES = (8, 20)
-_REPORTS_A_DAY = 1440
 _MEAN_LEVEL = 0.07
 _MEAN_CHANGE = 0.05
 _MAJORITY = 0.6
-_MANY_SHARE = 0.01
 
 
 class RobustScorer:
@@ -111,6 +111,7 @@ class RobustScorer:
         *,
         num_SR: npt.NDArray[np.floating] | None = None,
         means_SR: npt.NDArray[np.floating] | None = None,
+        errors_SR: Errors | None = None,
         groups: PeerGroups | None = None,
     ) -> RobustScores:
         """Score one window.
@@ -120,6 +121,7 @@ class RobustScorer:
             medians_SR: Median seconds, shape ``(rows, ranks)``, NaN where a rank has none.
             num_SR: Samples behind each median; None: enough.
             means_SR: Mean seconds; None: only medians are judged.
+            errors_SR: Standard errors of the medians and of the means, by themselves: 0.02 is 2 %; None: not known.
             groups: Who is compared with whom; None: all with all.
 
         Raises:
@@ -134,16 +136,16 @@ class RobustScorer:
         y = [np.log(x)]
         x -= np.float32(1.0)
         missing = np.isnan(x)
-        some_missing = bool(missing.any())
-        self._statistics, self._missing = 1 + (means_SR is not None), missing if some_missing else None
+        self._statistics, self._missing = 1 + (means_SR is not None), missing if missing.any() else None
         self._recent.append(x)
         if means_SR is not None:
-            known_SR = np.where(np.isnan(medians_SR), np.nan, means_SR)
-            means = history.align(names, known_SR, num_SR, self.settings.min_samples)
+            means_SR = np.where(np.isnan(medians_SR), np.nan, means_SR)
+            means = history.align(names, means_SR, num_SR, self.settings.min_samples)
             y.append(np.log(means / self._reference(peers, means)))
         pace()
-        pooled = average_of_last(list(self._recent)[-self.settings.pool :], some_missing)
-        found = self._test(y, self._missing, peers)
+        pooled = average_of_last(list(self._recent)[-self.settings.pool :], self._missing is not None)
+        errors = [history.place(names, of) for of in errors_SR or ()]
+        found = self._test(y, errors, self._missing, peers)
         pace()
         self._judge(found)
         self._show(pooled)
@@ -155,19 +157,17 @@ class RobustScorer:
     def _reference(self, peers: PeerGroups, medians: Float32) -> Float32:
         return peers.middle(medians, at_least=2)
 
-    def _test(self, y: list[Float32], missing: Bools | None, peers: PeerGroups) -> list[tuple[int, Found]]:
+    def _test(
+        self, y: list[Float32], errors: list[Float32], missing: Bools | None, peers: PeerGroups
+    ) -> list[tuple[int, Found]]:
         """Advance each statistic; return what is over a bar."""
-        history, settings = self._history, self.settings
-        comparisons = max(y[0].size, 1)
-        zs = (
-            normal_quantile(settings.false_alarms / comparisons),
-            normal_quantile(_MANY_SHARE * settings.false_alarms / comparisons),
-            normal_quantile(settings.false_alarms_per_day / _REPORTS_A_DAY / comparisons),
-        )
+        history = self._history
+        zs = Quantiles.of(self.settings, max(y[0].size, 1))
         frozen = history.slow | (history.held > 0)
         found: list[tuple[int, Found]] = []
         for number, (values, track) in enumerate(zip(y, self._tracks, strict=False)):
-            found += [(number, one) for one in track.advance(values, missing, peers, frozen, history.slow, zs)]
+            known = errors[number] if errors else None
+            found += [(number, one) for one in track.advance(values, missing, peers, frozen, history.slow, zs, known)]
             bits = history.bits[number]
             kept = bits[missing] if missing is not None else bits[:0]
             bits <<= np.uint32(1)
@@ -249,11 +249,12 @@ class RobustScorer:
         if peers.count > 1 or not self._has_level or self.windows + 1 < self.settings.k:
             self._groups.clear()
             return
-        by_level = history.slow & ((history.test >> np.uint8(3)) % 2 == LEVEL)
-        self._groups.look(self.windows, history.names, track.newest_level, track.level_spread[:, 0], by_level)
+        always = history.slow & ((history.test >> np.uint8(3)) % 2 == LEVEL)
+        always.flat[track.changed(np.flatnonzero(always))] = False
+        self._groups.look(self.windows, history.names, track.level_of, track.level_spread[:, 0], always)
         for row, splits in self._groups.splits.items():
-            if peers.nodes is None or len(np.unique(peers.nodes[splits[-1]])) > 1:
-                state[row, by_level[row] & splits[0]] = UNSURE
+            if not is_of_a_node(splits[-1], peers.nodes):
+                state[row, always[row] & splits[0]] = UNSURE
 
     def _show(self, pooled: Float32) -> None:
         """Of what is SLOW, show the excess over the peers in the statistic and at the scale that it is slow in."""
@@ -279,7 +280,6 @@ class RobustScorer:
         if missing is not None:
             state[missing] = UNKNOWN
         track = self._tracks[0]
-        longest = track.level_bars[-1] if track.level_bars else np.full((1, 1), np.inf, dtype=np.float32)
         return RobustScores(
             names=history.names,
             excess=pooled,
@@ -293,7 +293,7 @@ class RobustScorer:
             k=settings.k,
             number=self.windows,
             strength=np.where(history.slow, history.strength, np.float32(0.0)),
-            level_bar=np.expm1(longest),
+            level_bar=np.expm1(track.longest_bars(unsure)),
             in_means=history.slow & (history.test >= OF_MEANS),
             bar=np.expm1(np.where(history.slow, history.bar, np.float32(0.0))),
             groups=self._groups.told(),

@@ -23,6 +23,7 @@ from straggler.pacing import pace
 from straggler.scoring.core_work import CoreWorkScorer, own_rows
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
+from straggler.scoring.pairs import settle_pairs
 from straggler.scoring.past import HasPast
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.processor_waits import ProcessorWaits
@@ -42,6 +43,7 @@ _GPU_FAMILIES = (Family.KERNEL, Family.GPU_SECTION)
 
 Floats = npt.NDArray[np.float64]
 Names = npt.NDArray[np.uint64]
+Errors = tuple[Floats, Floats]
 
 
 @attrs.frozen
@@ -141,21 +143,23 @@ class Scorer:
         own, is_on_core = own_rows(gathered)
         work = ~sections.synchronous
         parts = [
-            (sections.names[work], *(of[work] for of in (sections.med, sections.num, sections.total, sections.mean))),
-            (arrivals.names ^ np.uint64(ARRIVAL_SALT), arrivals.med, arrivals.num, arrivals.total, arrivals.mean),
-            (own.names, own.med, own.num, own.total, own.mean),
+            (sections.names[work], *(of[work] for of in _statistics(sections))),
+            (arrivals.names ^ np.uint64(ARRIVAL_SALT), *_statistics(arrivals)),
+            (own.names, *_statistics(own)),
         ]
         gpu = _gpu_row(gathered, peers)
         if gpu is not None:
-            parts.append((*gpu, gpu[1]))  # a slowness over many kernels, of which there is no other statistic
+            unknown = np.full(gpu[1].shape, np.nan)
+            parts.append((*gpu, gpu[1], unknown, unknown))  # a slowness over many kernels, without other statistics
         names = np.concatenate([p[0] for p in parts])
-        med, num, seconds, means = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3, 4))
-        window = self._robust.update(names, med, num_SR=num, means_SR=means, groups=peers)
-        window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
+        med, num, seconds, means, *both = (np.concatenate([p[i] for p in parts]) for i in range(1, 7))
+        errors = both[0], both[1]
+        window = self._robust.update(names, med, num_SR=num, means_SR=means, errors_SR=errors, groups=peers)
+        window, seconds, ambiguous = settle_pairs(window, names, seconds, peers)
         core = self._core_work.compare(window, seconds, gathered, own, is_on_core, peers)
         pace()
         kept_waiting = self._processor_waits.settle(window, gathered, peers, self._nodes, core)
-        past = self._score_against_past(names, med, num, peers, window) if self._individual else (None, ())
+        past = self._score_against_past(names, med, num, errors, peers, window) if self._individual else (None, ())
         against_past, job_wide = past
         is_gpu = (listed := window.names) == np.uint64(GPU_ROW)
         unknown = window.state == UNKNOWN
@@ -191,9 +195,9 @@ class Scorer:
         )
 
     def _score_against_past(
-        self, names: Names, med: Floats, num: Floats, peers: PeerGroups, window: RobustScores
+        self, names: Names, med: Floats, num: Floats, errors: Errors, peers: PeerGroups, window: RobustScores
     ) -> tuple[RobustScores, tuple[int, ...]]:
-        against_past = self._individual_scorer.update(names, med, num_SR=num, groups=peers)
+        against_past = self._individual_scorer.update(names, med, num_SR=num, errors_SR=errors, groups=peers)
         if self.ranks < 3:
             _settle_past(against_past, window)
             return against_past, ()
@@ -214,6 +218,10 @@ def _settle_past(against_past: RobustScores, against_peers: RobustScores) -> Non
     """
     decided = against_peers.state != UNKNOWN
     against_past.state[decided & (against_past.state == SLOW) & (against_peers.state != SLOW)] = OK
+
+
+def _statistics(block: RowMatrix) -> tuple[Floats, ...]:
+    return block.med, block.num, block.total, block.mean, block.med_error, block.mean_error
 
 
 def _by_kernels_or_sections(gathered: GatheredWindows, score: Callable[[RowMatrix], Floats]) -> Floats:
@@ -255,46 +263,3 @@ def _gpu_slowness(kernels: RowMatrix, peers: PeerGroups) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         score = np.nansum(weights * ratios, axis=0) / spent
         return np.asarray(np.where(spent > 0.0, 1.0 / score, np.nan))
-
-
-def _settle_pairs(
-    window: RobustScores, names: Names, seconds: Floats, peers: PeerGroups
-) -> tuple[RobustScores, Floats, tuple[tuple[int, int], ...]]:
-    """Make two peers UNKNOWN of which one waits for the other, but nothing tells which.
-
-    From three ranks on the waiting ones are the majority, and so the reference. Of two ranks there is no majority:
-    where each is slower than the other in some row, both are UNKNOWN, since one of the verdicts would be false.
-    """
-    place = {name: row for row, name in enumerate(names.tolist())}
-    aligned = np.zeros((len(window.names), seconds.shape[1]))
-    for row, name in enumerate(window.names.tolist()):
-        if name in place:
-            aligned[row] = seconds[place[name]]
-    pairs: list[tuple[int, int]] = []
-    sizes = np.bincount(peers.member, minlength=peers.count)
-    for group in np.flatnonzero(sizes == 2).tolist():
-        first, second = np.flatnonzero(peers.member == group).tolist()
-        if not (window.state[:, [first, second]] == SLOW).any():
-            continue
-        if (waiting := _who_waits(window, first, second)) is not None:
-            window.state[window.state[:, waiting] == SLOW, waiting] = OK
-            continue
-        over = np.nan_to_num(np.maximum(window.excess, 0.0))
-        lost = [float((over[:, r] / (1.0 + over[:, r]) * aligned[:, r]).sum()) for r in (first, second)]
-        if min(lost) > 0.5 * max(lost):
-            pairs.append((first, second))
-            for rank in (first, second):
-                window.state[window.state[:, rank] == SLOW, rank] = UNKNOWN
-    return window, aligned, tuple(pairs)
-
-
-def _who_waits(window: RobustScores, first: int, second: int) -> int | None:
-    """Return which of two ranks waits for the other by the own work of their iterations; None where that says nothing.
-
-    What it is slow in then holds a wait that was not recognised as one.
-    """
-    for states in window.state[window.names == np.uint64(WHOLE_ROW)]:
-        is_slow = states[[first, second]] == SLOW
-        if is_slow.sum() == 1:
-            return second if is_slow[0] else first
-    return None

@@ -15,14 +15,16 @@ understate for few ranks.
 from __future__ import annotations
 
 import statistics
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from straggler.pacing import paced
 from straggler.scoring.peers import PeerGroups
+from straggler.settings import RobustSettings
 
-__all__ = ["TAIL_RANKS", "Spread", "normal_quantile", "spread_of", "student_quantile"]
+__all__ = ["TAIL_RANKS", "Quantiles", "Spread", "normal_quantile", "spread_of", "student_quantile"]
 
 Float32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -39,6 +41,9 @@ _RISES = 1.5
 """By which factor a square rises at most from window to window: a slow rank of a few must not raise its own bar."""
 _LONGEST = 64
 """Windows that a smoothed spread rests on at most."""
+_REPORTS_A_DAY = 1440
+_MANY_SHARE, _SHARE_OF_NOISE = 0.01, 0.1
+"""Of the false names in the first windows, those among many peers, and those that a rank's own noise may lead to."""
 _NORMAL = statistics.NormalDist()
 
 
@@ -47,7 +52,30 @@ def normal_quantile(chance: float) -> float:
     return _NORMAL.inv_cdf(1.0 - min(max(chance, 1e-15), 0.5))
 
 
-def student_quantile(z: float, degrees: Floats) -> Floats:
+class Quantiles(NamedTuple):
+    """Normal quantiles: how many standard deviations a healthy rank may be off.
+
+    Args:
+        few: In a rank's first windows, where it has few peers.
+        many: The same where it has many.
+        later: In all later windows.
+        noise: In a rank's first windows, by its own noise.
+    """
+
+    few: float
+    many: float
+    later: float
+    noise: float
+
+    @classmethod
+    def of(cls, settings: RobustSettings, comparisons: int) -> Quantiles:
+        """Return those for so many comparisons in a window."""
+        first = settings.false_alarms / comparisons
+        later = settings.false_alarms_per_day / _REPORTS_A_DAY / comparisons
+        return cls(*map(normal_quantile, (first, _MANY_SHARE * first, later, _SHARE_OF_NOISE * first)))
+
+
+def student_quantile(z: float | Floats, degrees: Floats) -> Floats:
     """Return what Student's t exceeds with the chance that a normal variable exceeds ``z`` (Wallace 1959)."""
     inner = z * (8.0 * degrees + 3.0) / (8.0 * degrees + 1.0)
     student = np.sqrt(degrees * np.expm1(np.minimum(inner**2 / degrees, 50.0)))

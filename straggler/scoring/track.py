@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from straggler.pacing import pace, paced
+from straggler.scoring.alike_nodes import beyond_its_node
+from straggler.scoring.cell_noise import CellNoise
+from straggler.scoring.found import CHANGE, LEVEL, Floors, Found
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.pools import Pools, for_rows
 from straggler.scoring.robust_scores import LEAST_NOISE
-from straggler.scoring.spreads import TAIL_RANKS, Spread, spread_of, student_quantile
+from straggler.scoring.spreads import TAIL_RANKS, Quantiles, Spread, spread_of, student_quantile
 
-__all__ = ["CHANGE", "LEVEL", "Floors", "Found", "Track"]
+__all__ = ["Track"]
 
 Float32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Cells = npt.NDArray[np.intp]
 
-LEVEL, CHANGE = 0, 1
-
 _SAMPLE = 512
 """Ranks of a group that a spread is measured on at most; of many groups a quarter of it."""
 _SAMPLE_AT_FIRST = 2048
 _PRIOR_NATURE = 0.025
 _PRIOR_RANKS = 6.0
-_PRIOR_NODES = 0.02
-_NODE_SIGMAS = 5.2
-_ALIKE = 4.0
-_FEWEST_WINDOWS, _UNSURE = 3, 8
+_FEWEST_WINDOWS, _UNSURE, _SIGMAS, _OF_A_GAP = 3, 8, 3.0, 4.0
 _NATURE_DEGREES = 0.37
 _CAUTION = ((1.06, 1.06), (1.5, 1.2))
 """What normal quantiles are multiplied with, of medians and of means, at the shortest scale and at others; measured."""
@@ -37,38 +34,6 @@ _STRUCK, _USUAL_NATURE = 1.2, 0.0155
 _PRIOR_NOISE = 0.010
 _LEAST_MOST = 0.4
 _NEAR = 0.5
-
-
-@attrs.frozen
-class Floors:
-    """The least that counts, as a logarithm.
-
-    Args:
-        level: Against the peers.
-        change: Against the own past.
-    """
-
-    level: float
-    change: float
-
-
-@attrs.frozen
-class Found:
-    """Cells that are over a bar at one scale.
-
-    Args:
-        kind: :data:`LEVEL` or :data:`CHANGE`.
-        place: Of the scale.
-        cells: Flat indices.
-        values: What was compared with the bar.
-        bars: The bars.
-    """
-
-    kind: int
-    place: int
-    cells: Cells
-    values: Float32
-    bars: Float32
 
 
 class Track:
@@ -99,11 +64,13 @@ class Track:
         self._both_sides = both_sides
         self._caution = _CAUTION[both_sides]
         self._has_level = has_level
+        self.noise = CellNoise(ranks)
         self._level = [Spread(scale, _PRIOR_NATURE, 0.0) for scale in scales]
         self._change = [
             Spread(s, _PRIOR_NOISE * (3.0 / s) ** 0.5, LEAST_NOISE * (3.0 / s) ** 0.5, follows=has_level)
             for s in scales
         ]
+        self._later = 0.0
         self._most = np.full((1, 1), _LEAST_MOST, dtype=np.float32)
         self.near: Bools = np.zeros((0, ranks), dtype=bool)
         self.drift: Float32 | None = None
@@ -120,7 +87,8 @@ class Track:
         peers: PeerGroups,
         frozen: Bools,
         slow: Bools,
-        zs: tuple[float, float, float],
+        zs: Quantiles,
+        errors: Float32 | None = None,
     ) -> list[Found]:
         """Take a window and return the cells over a bar, of each scale and kind.
 
@@ -130,12 +98,15 @@ class Track:
             peers: The groups.
             frozen: Cells that nothing is learned from.
             slow: Those of them that are SLOW already.
-            zs: Normal quantiles: of the first windows in few peers, in many, and of all later windows.
+            zs: How far a healthy rank may be off.
+            errors: Standard error of each logarithm; None: not known.
         """
         pools = self.pools
         pools.grow(y.shape[0])
         kept = np.flatnonzero(frozen)
         y = pools.add(y, missing, kept, for_rows(self._most, y.shape[0], _LEAST_MOST))
+        self.noise.see(y, missing, errors, peers)
+        self._later = zs.later
         columns, sampled = peers.sample(_SAMPLE if peers.count == 1 else _SAMPLE // 4)
         everybody = len(columns) == y.shape[1]
         sizes = peers.group_sizes()
@@ -171,16 +142,18 @@ class Track:
                     young_bars = youngs
                 enough = pools.seen >= min(scale, max(_FEWEST_WINDOWS, scale // 2))
                 if scale == pools.scales[-1]:
-                    self.above = np.flatnonzero((average >= np.float32(self._floors.level)) & (pools.seen >= _UNSURE))
+                    self.above = self._long_above(average, scale)
                 cells = np.flatnonzero((average >= np.minimum(bars, youngs)) & enough)
                 cells = cells[~slow.flat[cells]]
                 if len(cells):
                     own = np.broadcast_to(bars, y.shape).flat[cells]
-                    if place == 0:
-                        own = np.where(young.flat[cells], np.broadcast_to(youngs, y.shape).flat[cells], own)
+                    is_young = (place == 0) & young.flat[cells]
+                    own = np.where(is_young, np.broadcast_to(youngs, y.shape).flat[cells], own)
                     values = average.flat[cells]
+                    z = np.where(is_young, zs.noise, zs.later)
+                    own = np.maximum(own, self.noise.bars(cells, z, np.minimum(pools.seen.flat[cells], scale)))
                     real = values >= own
-                    real &= self._beyond_its_node(average, peers, cells, zs)
+                    real &= beyond_its_node(average, peers, cells, zs.later, self._floors.change)
                     found.append(Found(LEVEL, place, cells[real], values[real], own[real]))
             pace()
             usual = pools.before(place, self._learning)
@@ -195,51 +168,28 @@ class Track:
             if place == 0:
                 self.change_spread = deviation
                 self.drift = drift
-            quantile = student_quantile(self._caution[place > 0] * zs[2], degrees)
+            quantile = student_quantile(self._caution[place > 0] * zs.later, degrees)
             bars = peers.spread_out(np.maximum(quantile * deviation, self._floors.change).astype(np.float32))
             self.change_bars.append(bars)
             cells = np.flatnonzero(drift >= bars)
-            if len(cells):
-                found.append(Found(CHANGE, place, cells, drift.flat[cells], np.broadcast_to(bars, y.shape).flat[cells]))
-            if len(kept):
-                again = pools.average_of(place, kept) - pools.usual_of(kept, self._learning)
-                real = again >= (own := np.broadcast_to(bars, y.shape).flat[kept])
-                found.append(Found(CHANGE, place, kept[real], again[real], own[real]))
+            # A cell that is frozen is compared with the past that was kept apart for it.
+            of_kept = pools.average_of(place, kept) - pools.usual_of(kept, self._learning)
+            for some, values in ((cells, drift.flat[cells]), (kept, of_kept)):
+                if not len(some):
+                    continue
+                own = np.broadcast_to(bars, y.shape).flat[some]
+                own = np.maximum(
+                    own, self.noise.bars(some, zs.later, np.full(len(some), scale), pools.learnt.flat[some])
+                )
+                real = values >= own
+                found.append(Found(CHANGE, place, some[real], values[real], own[real]))
         pace()
         self._set_near(y, kept, young_bars)
         return found
 
-    def _beyond_its_node(
-        self, average: Float32, peers: PeerGroups, cells: Cells, zs: tuple[float, float, float]
-    ) -> Bools:
-        """Return which cells are slow among all nodes, or in their own.
-
-        Where ranks of a node are alike (analysis of variance, Fisher 1925), a job has only as many values as nodes.
-        """
-        alike = peers.node_means(average)
-        if alike is None:
-            return np.ones(len(cells), dtype=bool)
-        means, nodes, node_of = alike
-        rows, ranks = np.divmod(cells, average.shape[1])
-        sizes = nodes.group_sizes()
-        spread = np.nan_to_num(spread_of(means, nodes, inner=False)[0]).astype(np.float64)
-        square = (sizes * spread**2 + _PRIOR_RANKS * _PRIOR_NODES**2) / (sizes + _PRIOR_RANKS)
-        bars = np.broadcast_to(nodes.spread_out(_NODE_SIGMAS * np.sqrt(square)), means.shape)
-        own = means[rows, node_of[ranks]]
-        among_nodes = average.flat[cells] >= bars[rows, node_of[ranks]]
-        within = average - means[:, node_of]
-        some, place = np.unique(rows, return_inverse=True)
-        inside = spread_of(within[some], PeerGroups.everybody(average.shape[1]), inner=True)[1][place, 0]
-        beyond = among_nodes | (average.flat[cells] - own >= np.maximum(zs[2] * inside, self._floors.change))
-        shared = np.nanvar(means[some], axis=1) * average.shape[1] / means.shape[1]
-        return np.asarray(beyond | (shared < _ALIKE * np.nanvar(within[some], axis=1))[place])
-
-    def _level_bars(
-        self, place: int, shown: Float32, sampled: PeerGroups, zs: tuple[float, float, float]
-    ) -> tuple[Float32, Float32]:
+    def _level_bars(self, place: int, shown: Float32, sampled: PeerGroups, zs: Quantiles) -> tuple[Float32, Float32]:
         """Return the bars of cells whose past is known, and of others, shape ``(rows, groups)``."""
-        few, many, later = zs
-        later *= self._caution[place > 0]
+        later = zs.later * self._caution[place > 0]
         sizes = sampled.group_sizes()
         low, both = spread_of(shown, sampled, inner=False)
         self._level[place].see(both)
@@ -258,12 +208,18 @@ class Track:
         old = np.maximum(floor, later * with_prior(self._level[place].squares(sizes)))
         if place > 0 or self._both_sides:
             return old.astype(np.float32), old.astype(np.float32)
-        student = student_quantile(many, _NATURE_DEGREES * sizes.astype(np.float64))
+        student = student_quantile(zs.many, _NATURE_DEGREES * sizes.astype(np.float64))
         wider = np.nan_to_num(both.astype(np.float64))
         # Where the slow side is much wider, ranks are slow there; where the spread is large, the noise is uneven.
         wide = np.where((first > _USUAL_NATURE) | (wider < _STRUCK * first), np.maximum(wider, first), first)
-        young = np.maximum(floor, np.where(sizes >= TAIL_RANKS, student * wide, few * first))
+        young = np.maximum(floor, np.where(sizes >= TAIL_RANKS, student * wide, zs.few * first))
         return old.astype(np.float32), young.astype(np.float32)
+
+    def _long_above(self, average: Float32, scale: int) -> Cells:
+        """Return the cells that have been over the floor for long, and not by their own noise."""
+        cells = np.flatnonzero((average >= np.float32(self._floors.level)) & (self.pools.seen >= _UNSURE))
+        noise = self.noise.bars(cells, _SIGMAS, np.minimum(self.pools.seen.flat[cells], scale))
+        return cells[average.flat[cells] >= noise]
 
     def _set_near(self, y: Float32, kept: Cells, young_bars: Float32) -> None:
         """Note which cells are near a bar in this window."""
@@ -281,12 +237,30 @@ class Track:
                 usual.flat[kept] = self.pools.usual_of(kept, self._learning)
             self.near |= y - usual > np.float32(_NEAR) * change
 
-    def newest_level(self, row: int) -> Float32:
-        """Return a row's values at the shortest scale, NaN where nothing is known."""
-        ranks = self.pools.ranks
-        average = self.pools.average_of(0, np.arange(row * ranks, (row + 1) * ranks))
-        average[self.pools.seen[row] == 0] = np.nan
-        return average
+    def level_of(self, row: int) -> tuple[Float32, float]:
+        """Return a row's values at the shortest scale, NaN where nothing is known, and what noise explains of a gap."""
+        cells = np.arange(row * self.pools.ranks, (row + 1) * self.pools.ranks)
+        average, seen = self.pools.average_of(0, cells), self.pools.seen[row]
+        average[seen == 0] = np.nan
+        noise = self.noise.bars(cells, _OF_A_GAP, np.minimum(seen, self.pools.scales[0]))
+        return average, float(noise.max(initial=0.0))
+
+    def changed(self, cells: Cells) -> Cells:
+        """Return those of some cells that were set apart which had less than half of it before."""
+        usual = self.pools.usual_of(cells, self._learning)
+        return cells[usual < _NEAR * self.pools.average_of(0, cells)]
+
+    def longest_bars(self, cells: Cells) -> Float32:
+        """Return the bars at the longest scale, in some cells what their noise explains, where that is more."""
+        if not self.level_bars:
+            return np.full((1, 1), np.inf, dtype=np.float32)
+        bars = self.level_bars[-1]
+        if not len(cells):
+            return bars
+        bars = np.broadcast_to(bars, self.pools.seen.shape).copy()
+        seen = np.minimum(self.pools.seen.flat[cells], self.pools.scales[-1])
+        bars.flat[cells] = np.maximum(bars.flat[cells], self.noise.bars(cells, self._later, seen))
+        return bars
 
     def value_of(self, kind: int, place: int, cells: Cells) -> Float32:
         """Return what is compared with a bar, of cells that are set apart."""
@@ -296,5 +270,6 @@ class Track:
     def reset_row(self, row: int) -> None:
         """Forget a row."""
         self.pools.reset_row(row)
+        self.noise.reset_row(row)
         for spread in (*self._level, *self._change):
             spread.reset_row(row)

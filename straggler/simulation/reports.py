@@ -29,13 +29,13 @@ def reports(job: SimulatedJob, *, interval_seconds: float = 60.0) -> Iterator[Re
     scorer = Scorer(job.ranks, DetectorSettings(scores_to_compute=["relative_perf_scores"]))
     nodes = [f"node-{rank // job.ranks_per_node:04d}" for rank in range(job.ranks)]
     none = np.zeros((0, job.ranks))
-    empty = RowMatrix(np.zeros(0, np.uint64), none, none, none, none, np.zeros(0, bool), none)
+    empty = RowMatrix(np.zeros(0, np.uint64), none, none, none, np.zeros(0, bool), none, none, none)
     for sequence, medians in enumerate(Simulation(job)):
         med = medians.astype(np.float64)
-        num = np.full(med.shape, float(job.samples))
+        num, unknown = np.full(med.shape, float(job.samples)), np.full(med.shape, np.nan)
         blocks = dict.fromkeys(Family, empty)
         blocks[Family.SECTION] = RowMatrix(
-            hashes, med, med * num, num, np.zeros(med.shape), np.zeros(len(hashes), bool), med
+            hashes, med, med * num, num, np.zeros(len(hashes), bool), med, unknown, unknown
         )
         gathered = GatheredWindows(
             job.ranks,

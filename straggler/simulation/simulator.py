@@ -80,7 +80,7 @@ class SimulatedSlowdown:
 
     kind: SlowdownKind = attrs.field(validator=_check_kind)
     rank: int = attrs.field(validator=check_whole(0))
-    slowdown: float = attrs.field(default=0.1, validator=check_number(-1.0, 1e6))
+    slowdown: float = attrs.field(default=0.1, validator=check_number(-0.999, 1e6))
     onset: int = attrs.field(default=0, validator=check_whole(0))
     windows: int = attrs.field(default=2, validator=check_whole(1))
 

@@ -30,9 +30,8 @@ def window(values: Floats, groups: list[int] | None = None, number: int = 0, syn
     ranks = values.shape[1]
     kinds = tuple(Kind(str(row), synchronous=synchronous) for row in range(len(values)))
     present = ~np.isnan(values[0])
-    return Window(
-        number, kinds, present, np.array(groups or [0] * ranks), np.zeros(ranks, int), Statistics(*([values] * 5))
-    )
+    statistics = Statistics(*([values] * 4), 0.0 * values, 0.0 * values)
+    return Window(number, kinds, present, np.array(groups or [0] * ranks), np.zeros(ranks, int), statistics)
 
 
 def around(*extremes: float, ranks: int = 20) -> Floats:
@@ -162,7 +161,14 @@ def test_a_rule_of_medians_does_not_see_the_mean(rule: Rule, expected: list[int]
     one = np.ones((1, 8))
     mean = one.copy()
     mean[0, 4] = 2.0
-    each = Window(0, (Kind("x"),), one[0] > 0, np.zeros(8, int), np.zeros(8, int), Statistics(one, mean, one, one, one))
+    each = Window(
+        0,
+        (Kind("x"),),
+        one[0] > 0,
+        np.zeros(8, int),
+        np.zeros(8, int),
+        Statistics(one, mean, one, one, 0 * one, 0 * one),
+    )
     assert np.flatnonzero(rule.see(each)[0]).tolist() == expected
 
 

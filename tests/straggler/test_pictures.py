@@ -266,6 +266,8 @@ def test_the_command_says_what_is_wrong(capsys, tmp_path):
     assert "none.jsonl: No such file" in capsys.readouterr().err
     assert main(["simulate", "--ranks", "1", "--jobs", "1"]) == 1
     assert "ranks is 1" in capsys.readouterr().err
+    assert main(["simulate", "--ranks", "8", "--jobs", "1", "--slowdown", "-1"]) == 1
+    assert "slowdown is -1.0; expected a number from -0.999" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("path", "said"), [("other.txt", "it holds something else"), ("/dev/full", "No space left")])
@@ -286,6 +288,8 @@ def test_a_log_that_cannot_be_written_ends_the_simulation(path, said, tmp_path, 
         (["--share", "-1"], "argument --share: -1 is not"),
         (["--jobs", "0"], "argument --jobs: 0 is below 1"),
         (["--onset", "-1"], "argument --onset: -1 is below 0"),
+        (["--jobs", "x"], "argument --jobs: 'x' is no whole number"),
+        (["--share", "x"], "argument --share: 'x' is no number"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(given, said, capsys):

@@ -72,9 +72,12 @@ class Rank:
 class Ranks:
     """Ranks that train in lockstep until ``is_done``, each on a thread of its own."""
 
-    def __init__(self, world_size, prefix, **settings):
+    def __init__(self, world_size, prefix, of_rank=None, **settings):
         self.store = store = dist.TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60))
-        self.ranks = [Rank(store, rank, world_size, prefix, **settings) for rank in range(world_size)]
+        self.ranks = [
+            Rank(store, rank, world_size, prefix, **{**settings, **(of_rank or {}).get(rank, {})})
+            for rank in range(world_size)
+        ]
         self.errors = []
 
     def train(self, is_done, each=None, limit=GENEROUS):
@@ -139,6 +142,21 @@ def test_without_gathering_every_rank_gets_reports_of_its_own(request):
     job.close()
     assert [report.sequence for report in job.ranks[1].found[:2]] == [0, 1]
     assert job.ranks[1].found[0].notes == ()
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_ranks_that_differ_in_gathering_are_all_heard(gathers, request):
+    """One that waited for an answer in vain heard nothing of the next report, and was told as dead."""
+    job = Ranks(3, request.node.name, {1: {"gather_on_rank0": not gathers}}, gather_on_rank0=gathers)
+    job.train(lambda job: len(job.ranks[0].found) >= 6 and all(len(rank.ended) >= 6 for rank in job.ranks))
+    job.close()
+    assert [report.coverage for report in job.ranks[0].found[:6]] == [1.0] * 6
+    said = f"gather_on_rank0 is {gathers} on rank 0 and {not gathers} on 1 ranks (1)"
+    assert all(any(said in note for note in report.notes) for report in job.ranks[0].found[:6])
+    alone = job.ranks[1 if gathers else 2]
+    assert len(alone.found) >= 4
+    assert all(report.coverage == 1.0 and report.missing_ranks == [] for report in alone.found[:4])
+    assert job.ranks[2 if gathers else 1].found == []
 
 
 def test_a_rank_that_is_late_once_is_heard_again_though_it_stays_slow(request):

@@ -49,18 +49,32 @@ def test_each_rank_gets_the_report_that_it_asked_for(gathers, said):
         thread.join(GENEROUS)
     for detector in reversed(detectors):
         detector.shutdown()
-    for first, second in [reports[0]]:
-        assert (
-            [any(said in note for note in report.notes) for report in (first, second)] == [said is not None] * 2
-            if (said)
-            else not any("gather_on_rank0" in note for note in (*first.notes, *second.notes))
-        )
-        assert first.coverage == second.coverage == 1.0
+    for report in reports[0]:
+        told = [note for note in report.notes if "gather_on_rank0" in note]
+        assert len(told) == (said is not None)
+        assert all(said in note for note in told)
+        assert report.coverage == 1.0
     for rank, gather in enumerate(gathers[1:], 1):
         if gather:
             assert reports[rank] == [None, None]
         else:
             for report in reports[rank]:
                 assert list(report.ranks) == [rank]
+                assert report.coverage == 1.0
+                assert report.missing_ranks == []
                 assert list(report.section_relative_perf_scores["work"]) == [rank]
                 assert not any("local times only" in note for note in report.notes)
+
+
+def test_a_rank_that_rank_0_tells_nothing_says_that_of_itself():
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60))
+    first, second = Detector(), Detector()
+    for rank, detector in enumerate((first, second)):
+        exchange = StoreExchange(store, rank, 2, bound_seconds=GENEROUS, prefix="t")
+        detector.initialize(gather_on_rank0=False, probes=[], exchange=exchange, node_name="n")
+    first.shutdown()
+    report = second.generate_report()
+    assert report.verdict(1).because == "rank 0 has told this rank nothing"
+    assert [verdict.rank for verdict in report.verdicts()] == [1]
+    assert report.missing_ranks == [0]
+    second.shutdown()

@@ -16,7 +16,7 @@ from straggler.measurement.summary import summarise
 
 
 def row(name="a", seconds=(1.0,), family=Family.SECTION, synchronous=False):
-    return Measured(family, name, summarise(list(seconds)), 0.0, synchronous)
+    return Measured(family, name, summarise(list(seconds)), (0.0, 0.0), synchronous)
 
 
 def payload(rank=0, world_size=2, sequence=0, rows=(), node=b"n"):

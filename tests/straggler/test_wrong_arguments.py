@@ -21,6 +21,9 @@ def detector():
     [
         ({"scores_to_compute": None}, 'scores_to_compute is None; give "all"'),
         ({"scores_to_compute": 5}, 'scores_to_compute is 5; give "all"'),
+        ({"scores_to_compute": b"all"}, "scores_to_compute is b'all'; give \"all\""),
+        ({"report_time_interval": 10**400}, "report_time_interval is 1000.*; expected seconds above 0"),
+        ({"report_bound_seconds": 1e12}, "report_bound_seconds is 1000000000000.0; expected seconds above 0"),
         ({"probes": 5}, "probes is 5; expected a list of probes"),
         ({"probes": "x"}, "probes is 'x'; expected a list of probes"),
         ({"probes": [5]}, "probes has 5, which is no probe: it needs a name and the methods unavailable_because"),
@@ -77,10 +80,9 @@ def test_of_a_section(detector, name):
 
 def test_of_profile_cuda(detector):
     detector.initialize(probes=[])
-    said = "profile_cuda of section '.*' is 'no'; expected True or False"
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match="profile_cuda of section 'forward' is 'no'; expected True or False"):
         detector.detection_section("forward", profile_cuda="no")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=r"wrap_callables\(profile_cuda\) is 'no'; expected True or False"):
         detector.wrap_callables([CallableId(Wrapped, "method")], profile_cuda="no")
     assert "method" in vars(Wrapped)
     assert Wrapped().method() == 5

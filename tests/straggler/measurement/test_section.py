@@ -53,6 +53,22 @@ def test_recursion_counts_the_outermost_entry_only():
     assert len(drained(section)[0]) == 1
 
 
+def test_an_entry_at_the_limit_of_recursion_does_not_keep_the_section_open():
+    section = Section("s", SectionClock())
+
+    def deeper():
+        with section:
+            deeper()
+
+    for _ in range(3):
+        with pytest.raises(RecursionError):
+            deeper()
+        assert not section.is_open
+    with section:
+        pass
+    assert len(drained(section)[0]) == 1
+
+
 def test_two_threads_may_be_inside_at_once():
     section = Section("s", SectionClock())
     inside, leave = threading.Event(), threading.Event()

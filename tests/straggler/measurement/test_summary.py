@@ -1,12 +1,11 @@
 """One definition per statistic, for every probe."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from straggler import Statistic
-from straggler.measurement.summary import robust_spread, summarise
+from straggler.measurement.summary import summarise
 
 durations = st.lists(st.floats(min_value=0.0, max_value=1e6), min_size=1, max_size=50)
 
@@ -29,16 +28,9 @@ def test_every_statistic_is_the_textbook_one(seconds):
 
 def test_one_sample_has_no_deviation_and_no_nan():
     assert summarise([2.0])[Statistic.STD] == 0.0
-    assert robust_spread(np.array([2.0])) == 0.0
 
 
 @pytest.mark.parametrize("seconds", [[], [1.0, float("nan")], [float("inf")], [-1.0], [[1.0]]])
 def test_what_is_no_duration_is_an_error(seconds):
     with pytest.raises(ValueError, match=r"duration"):
         summarise(seconds)
-
-
-def test_the_robust_spread_does_not_follow_one_outlier():
-    samples = np.array([1.0, 1.1, 0.9, 1.05, 0.95] * 4)
-    spoilt = np.append(samples, 100.0)
-    assert robust_spread(spoilt) < 1.5 * robust_spread(samples)

@@ -5,7 +5,7 @@ import pytest
 
 from straggler.measurement.measured import STATE_FIELDS
 from straggler.probes.host_cpu import HostCpuProbe
-from straggler.reporting.verdict import device_reasons
+from straggler.reporting.verdict import core_wait, device_reasons
 
 
 class FakeKernelFiles:
@@ -75,11 +75,23 @@ def device(**known):
     [
         ({"cpu_throttled": 0.17}, {"cpu_throttled": 0.0}, "its CPU quota throttled it 17 % of the time"),
         ({"cpu_throttled": 0.17}, {}, "its CPU quota throttled it 17 % of the time"),
-        ({"cpu_waited": 0.4}, {"cpu_waited": 0.1}, "it waited for a core 40 % of the time"),
-        ({"cpu_waited": 0.4}, {"cpu_waited": 0.4}, ""),
+        ({"cpu_waited": 0.4}, {"cpu_waited": 0.1}, ""),
         ({"cpu_waited": 0.01, "cpu_throttled": 0.0}, {}, ""),
         ({}, {"cpu_waited": 0.4}, ""),
     ],
 )
 def test_what_is_unusual_is_a_reason(own, peers, said):
     assert device_reasons(device(**own), np.array([device(**peers)] * 3)) == said
+
+
+@pytest.mark.parametrize(
+    ("own", "peers", "said"),
+    [
+        ({"cpu_waited": 0.4}, {"cpu_waited": 0.1}, "it also waited for a core 40 % of the time"),
+        ({"cpu_waited": 0.4}, {"cpu_waited": 0.4}, ""),
+        ({"cpu_waited": 0.02}, {"cpu_waited": 0.0}, ""),
+        ({}, {"cpu_waited": 0.4}, ""),
+    ],
+)
+def test_a_wait_for_a_core_is_said_beside(own, peers, said):
+    assert core_wait(device(**own), np.array([device(**peers)] * 3)) == said

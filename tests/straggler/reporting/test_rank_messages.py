@@ -26,12 +26,12 @@ SCORES = unknown_scores(0, 2)
 
 
 def test_every_rank_reads_the_decision():
-    messages = encode_for_ranks(SCORES, {"stop": "rank 1"}, 2, details=False)
+    messages = encode_for_ranks(SCORES, {"stop": "rank 1"}, np.ones(2, bool), details=False)
     assert [decode_for_rank(messages[rank], rank, 2) for rank in (0, 1)] == [RankMessage({"stop": "rank 1"})] * 2
 
 
 def test_a_rank_reads_scores_of_its_own():
-    message = decode_for_rank(encode_for_ranks(SCORES, {}, 2, details=True)[1], 1, 2)
+    message = decode_for_rank(encode_for_ranks(SCORES, {}, np.ones(2, bool), details=True)[1], 1, 2)
     assert message.scores is not None
     assert message.scores.measured.shape == (2,)
 
@@ -57,7 +57,7 @@ def scores_of(ranks, windows, slow, settings=None):
 )
 def test_each_rank_reads_what_rank_0_knows_of_it(settings):
     scores = attrs.evolve(scores_of(6, 12, slow=2, settings=settings), ambiguous=((1, 2), (4, 5)), job_wide=(7,))
-    messages = encode_for_ranks(scores, {"stop": None}, 6, details=True)
+    messages = encode_for_ranks(scores, {"stop": None}, np.ones(6, bool), details=True)
     for rank in range(6):
         read = decode_for_rank(messages[rank], rank, 6).scores
         assert_is_column(read, scores, rank)
@@ -176,7 +176,7 @@ class Answered(LocalExchange):
         ),
         (
             plain(version=7),
-            "rank 0 sent a message of version 7, and this rank reads 3: mixed installations?; this report "
+            "rank 0 sent a message of version 7, and this rank reads 4: mixed installations?; this report "
             "has local times only",
         ),
     ],

@@ -41,7 +41,7 @@ class Played:
             rows = [
                 (
                     self.names.add(name),
-                    Measured(family, name, summarise([seconds[rank]] * num), 0.0, name in synchronous),
+                    Measured(family, name, summarise([seconds[rank]] * num), (0.0, 0.0), name in synchronous),
                 )
                 for family, table in tables
                 for name, seconds in dict(table).items()
@@ -130,7 +130,7 @@ def test_of_two_ranks_that_might_each_wait_for_the_other_neither_is_named():
     report = Played(2).reports(4, {"compute": [1.2, 1.0], "reduce": [0.1, 0.3]})
     assert report.stragglers() == []
     assert {v.state for v in report.verdicts()} == {State.UNKNOWN}
-    assert 'mark the collective with kind="wait"' in report.table()
+    assert 'mark the collective with detection_section(name, kind="wait")' in report.table()
     assert report.identify_stragglers()["straggler_sections_relative"] == {}
 
 

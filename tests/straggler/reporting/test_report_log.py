@@ -171,7 +171,7 @@ def test_the_log_has_the_verdicts_on_all_ranks(gathers, tmp_path):
 
     def window(sequence, rank, seconds):
         head = {"sequence": sequence, "rank": rank, "world_size": 5, "elapsed": 1.0, "node": b"n"}
-        row = Measured(Family.SECTION, "work", summarise([seconds] * 20), 0.0, False)
+        row = Measured(Family.SECTION, "work", summarise([seconds] * 20), (0.0, 0.0), False)
         return encode(head, [(hash_name("work"), row)])
 
     exchange = RecordedWindowsExchange(

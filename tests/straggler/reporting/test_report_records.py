@@ -102,6 +102,29 @@ def test_a_verdict_with_a_damaged_field_is_none(name, how):
         check_fields(record)
 
 
+def test_a_verdict_on_a_rank_that_there_is_not_is_none():
+    record = copy.deepcopy(SOUND)
+    record["verdicts"][0]["rank"] = len(record["ranks"])
+    with pytest.raises(ValueError, match=r"a verdict is on rank \d+ of \d+"):
+        check_fields(record)
+
+
+def test_a_line_that_is_there_twice_is_one_report_and_older_ones_are_told(tmp_path, caplog):
+    log = tmp_path / "log.jsonl"
+    lines = [{**SOUND, "sequence": number, "time": SOUND["time"] + 60.0 * number} for number in range(4)]
+    log.write_text("".join(json.dumps(line) + "\n" for line in [*lines[:2], lines[1], *lines[2:]]))
+    with caplog.at_level(logging.WARNING):
+        assert [record["sequence"] for record in read(log)] == [0, 1, 2, 3]
+    assert (
+        "left out 1 line(s) that cannot be read; the first: line 3 is that of the line before once more" in caplog.text
+    )
+    caplog.clear()
+    log.write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
+    with caplog.at_level(logging.WARNING):
+        assert [record["sequence"] for record in read(log)] == [3, 2, 1, 0]
+    assert "3 line(s) are older than the line before, the first is line 2: is it put together" in caplog.text
+
+
 @pytest.mark.parametrize("slowdown", [math.inf, math.nan])
 def test_a_slowdown_that_is_not_finite_is_none(slowdown):
     record = copy.deepcopy(SOUND)

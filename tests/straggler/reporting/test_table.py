@@ -24,7 +24,7 @@ def last_report(rows, *, ranks, reports=4, per_node=8, missing=()):
             head = {"sequence": sequence, "rank": rank, "world_size": ranks, "elapsed": SECONDS}
             head["node"] = f"node-{rank // per_node}".encode()
             sent = [
-                (names.add(name), Measured(family, name, summarise([seconds[rank] / 10] * 10), 0.0, is_wait))
+                (names.add(name), Measured(family, name, summarise([seconds[rank] / 10] * 10), (0.0, 0.0), is_wait))
                 for family, name, seconds, is_wait in rows
                 if seconds[rank] is not None
             ]

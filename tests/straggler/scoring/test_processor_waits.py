@@ -211,7 +211,7 @@ def test_what_is_left_of_a_wait_that_has_ended_names_nobody():
 def test_a_rank_that_gets_its_own_report_knows_why():
     job = Job()
     job.windows(4, per_rank(0.4, 0.65), per_rank(0.2, 0.45))
-    message = encode_for_ranks(job.scores, {}, RANKS, details=True)[VICTIM]
+    message = encode_for_ranks(job.scores, {}, np.ones(RANKS, bool), details=True)[VICTIM]
     scores = decode_for_rank(message, VICTIM, RANKS).scores
     assert scores.kept_waiting[VICTIM] == pytest.approx(0.45)
     assert np.isnan(scores.kept_waiting[0])

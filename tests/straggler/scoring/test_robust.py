@@ -13,7 +13,7 @@ from straggler import RobustSettings
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.robust_scores import IMPLAUSIBLE, OK, SLOW, UNKNOWN
+from straggler.scoring.robust_scores import IMPLAUSIBLE, OK, SLOW, UNKNOWN, UNSURE
 from straggler.simulation.evaluation import Confusion, clean_windows, evaluate, with_stragglers
 from straggler.simulation.simulator import SimulatedJob, SimulatedSlowdown, Simulation
 
@@ -76,8 +76,34 @@ def test_of_two_ranks_the_slower_is_named():
     assert slow(windows(RobustScorer(2), [[1.2, 1.0]] * 3)) == [0]
 
 
-def test_half_of_four_ranks_can_be_slow():
-    assert slow(windows(RobustScorer(4), [[1.2, 1.2, 1.0, 1.0]] * 3)) == [0, 1]
+@pytest.mark.parametrize("row", [[1.2, 1.2, 1.0, 1.0], [1.2, 1.0, 1.2, 1.0], [1.4, 1.8, 1.0, 1.0]])
+def test_half_of_four_ranks_that_always_were_slow_may_do_more_work(row):
+    window = windows(RobustScorer(4), [row] * 30)
+    assert slow(window) == []
+    assert np.flatnonzero(window.state[0] == UNSURE).tolist() == np.flatnonzero(np.array(row) > 1).tolist()
+    assert [(name, count) for name, count, _ in window.groups] == [(1, 2)]
+
+
+def test_half_of_four_ranks_can_become_slow():
+    assert slow(windows(RobustScorer(4), [[1.0] * 4] * 12 + [[1.2, 1.2, 1.0, 1.0]] * 3)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "count"), [([9, 9, 7.5, 7.5, 6, 6], 3), ([9, 9, 9, 6, 6, 6], 2), ([9, 9, 9, 9, 7, 7, 7, 7], 2)]
+)
+def test_stages_of_a_few_ranks_are_groups_and_nobody_is_slow(row, count):
+    rng = np.random.default_rng(3)
+    scorer = RobustScorer(len(row))
+    for _ in range(40):
+        window = scorer.update(ONE, np.array([row]) * rng.normal(1.0, 0.005, len(row)))
+        assert slow(window) == []
+    assert [found for _, found, _ in window.groups] == [count]
+
+
+def test_ranks_that_differ_by_their_noise_alone_are_no_groups():
+    rng, scorer = np.random.default_rng(4), RobustScorer(4)
+    for _ in range(3000):
+        assert scorer.update(ONE, np.exp(rng.normal(0.0, 0.2, (1, 4)))).groups == ()
 
 
 @pytest.mark.parametrize("awful", [2.0, 10.0, 1000.0])

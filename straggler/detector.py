@@ -245,9 +245,9 @@ class Detector:
         """Let rank 0 decide on each report; every rank learns of the decision at the same iteration.
 
         Args:
-            decide: Called on rank 0 with the report, on the thread that makes reports; returns a mapping of JSON
-                values, empty where nothing is to be done. Given on every rank, though only rank 0's is called: the
-                others ask for decisions where it is given. What it does wrong is logged once, and decides nothing.
+            decide: Called on rank 0 with the report, on a thread of its own, while training goes on; returns a mapping
+                of JSON values, empty where nothing is to be done. Given on every rank, though only rank 0's is called:
+                the others ask for decisions where it is given. What it does wrong is logged once, and decides nothing.
         """
         measuring = self._running("set_decision_hook")
         check_function("set_decision_hook(decide)", decide)

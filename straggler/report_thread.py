@@ -125,7 +125,7 @@ class ReportThread:
     def _carry_out(self, work: Callable[[], T]) -> T | None:
         try:
             return work()
-        except Exception:
+        except BaseException:  # SystemExit, too: it would end this thread, and all reports with it
             if not self._has_failed:
                 self._has_failed = True
                 logger.exception("straggler: a report was not made (said once); training goes on")

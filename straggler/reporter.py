@@ -64,10 +64,12 @@ class Reporter:
     ) -> None:
         self.exchange = exchange
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
+        self.meanwhile: Callable[[], float] = lambda: 1.0
         self._hook = GuardedHook()
         self._probes = probes
         self._gather = settings.gather_on_rank0
         self._wanting: set[int] = set()
+        self._interval = settings.report_time_interval
         self.answer_seconds = min(0.1 * settings.report_time_interval, 0.25 * settings.report_bound_seconds)
         self._node = settings.node_name
         self._top_k = settings.top_k
@@ -82,6 +84,12 @@ class Reporter:
         self._log = None if path is None else ReportLog(path)
         self._kept_past = KeptPast.beside(path) if keeps_past else None
         self._hashed_group = hash_name(settings.peer_group)
+
+    @property
+    def paced_seconds(self) -> float:
+        """How long making a report beside training may wait for steps; not long where ranks wait for this one."""
+        is_awaited = self.exchange.rank != 0 or not self._gather or bool(self._wanting)
+        return self.answer_seconds if is_awaited else self._interval
 
     def cut(self) -> EndedWindow:
         """End the window, on the thread that trains; costs microseconds."""
@@ -193,7 +201,7 @@ class Reporter:
             **_local(collected),
         )
         report = of_job if self._gather else of_job.of_rank(0)
-        decision = self._hook.ask(self.decide, report)
+        decision = self._hook.ask(self.decide, report, self.meanwhile)
         is_for_all = not self._gather or (self.decide is not None and is_over is None)
         if is_for_all or self._wanting:
             # What nobody waits for is not done at once either: rank 0 proposes it to all.

@@ -74,11 +74,9 @@ class ScheduledReports:
             steps_in=self._schedule.steps_in,
             heard_within=exchange.heard_within,
         )
-        self._pacer = Pacer(lambda: self._thread.is_awaited)
-        self._paced_for = settings.report_time_interval
-        if exchange.rank != 0 or not settings.gather_on_rank0:
-            # The thread is to hear of rank 0's next plan in time, and on rank 0 all ranks wait for its answer.
-            self._paced_for = reporter.answer_seconds
+        # Where training waits for the final word on a proposal, no step comes, and this thread is to hear that word.
+        self._pacer = Pacer(lambda: self._thread.is_awaited or self._agreement.is_waited_for)
+        reporter.meanwhile = self._poll
         self._thread = ReportThread(self._poll, at_exit=exchange.close)
 
     def tick(self) -> Report | None:
@@ -96,12 +94,15 @@ class ScheduledReports:
         self._thread.do(lambda: self._make(number, window))
 
     def _make(self, number: int, window: EndedWindow) -> None:
-        with self._pacer.beside_training(self._paced_for):
-            report, decision = self.reporter.make(number, window, self._thread.is_hurried)
+        with self._pacer.beside_training(self.reporter.paced_seconds):
+            report, decision = self.reporter.make(number, window, self._is_hurried)
         if report is not None:
             self._finished.append(report)
         if decision:
             self._agreement.propose(decision)
+
+    def _is_hurried(self) -> bool:
+        return self._thread.is_hurried() or self._agreement.is_waited_for
 
     def make_now(self) -> Report | None:
         """Make a report of the time since the last, and wait for it; every rank does so."""

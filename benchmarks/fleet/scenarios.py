@@ -25,6 +25,7 @@ __all__ = ["FAULTS", "NOISES", "clean", "faulty", "remembers", "surroundings"]
 
 _CLEAN_WINDOWS = 120
 _SIZES = (8, 64, 512)
+_FEW_RANKS = (4, 16)
 _LARGE = 4096
 _FEWER_STEPS = 20
 """In a window of a job of ``_LARGE`` ranks."""
@@ -58,6 +59,7 @@ NOISES: Mapping[str, tuple[Noise, ...]] = {
     "long checkpoints, unequal": (_QUIET, Checkpoints(every=3, steps=35, longer=0.5, unequal=0.5)),
     "lengths, shared": (_QUIET, Lengths(0.3, 0.0)),
     "lengths, shared and own": (_QUIET, Lengths(0.3, 0.3)),
+    "lengths of one's own": (_QUIET, Lengths(0.0, 0.5)),
     "experts 10 % of half a step": (_QUIET, Experts(0.1)),
     "experts 20 % of half a step": (_QUIET, Experts(0.2)),
     "nodes 1 %": (_USUAL, Nodes(0.01)),
@@ -176,6 +178,18 @@ def clean(ranks: Sequence[int] = (), *, quick: bool = False) -> Iterator[Spec]:
             yield _spec("clean", noise, size, "", noise, windows=windows)
         for spec in _variants("", size):
             yield attrs.evolve(spec, name=f"clean {spec.name}", windows=windows)
+    for size in ranks or _FEW_RANKS:
+        # Few ranks show little of how much they differ by chance, and few steps differ much.
+        for steps in (8, 20):
+            yield _spec(
+                "clean",
+                f"lengths of one's own, {steps} steps",
+                size,
+                "",
+                "lengths of one's own",
+                steps=steps,
+                windows=windows,
+            )
     if not ranks and not quick:
         for size in (8, 512):
             for noise in ("white 5 % a step", "ranks 2 % by nature", "a bit of everything"):

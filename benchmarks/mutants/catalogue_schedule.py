@@ -120,8 +120,8 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a report is made in one go beside training",
         "straggler/scheduled_reports.py",
-        "with self._pacer.beside_training(self._paced_for):",
-        "if self._paced_for:",
+        "with self._pacer.beside_training(self.reporter.paced_seconds):",
+        "if self.reporter.paced_seconds:",
         ("tests/straggler/test_pacing.py",),
     ),
     Mutant(

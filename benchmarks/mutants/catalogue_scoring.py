@@ -82,7 +82,7 @@ MUTANTS_OF_SCORING = (
     ),
     Mutant(
         "a few windows near a bar are enough at a longer scale",
-        _ROBUST,
+        "straggler/scoring/history.py",
         "_MAJORITY = 0.6\n",
         "_MAJORITY = 0.5\n",
         _SCALES,

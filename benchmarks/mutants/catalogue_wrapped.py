@@ -177,9 +177,30 @@ MUTANTS_OF_WRAPPED_CODE = (
     Mutant(
         "what a decision hook raises costs the report",
         "straggler/reporting/decision_hook.py",
-        "        except Exception as error:",
+        "        except BaseException as error:",
         "        except ImportError as error:",
         ("tests/straggler/reporting/test_decision_hook.py",),
+    ),
+    Mutant(
+        "other ranks get no answer while a decision hook runs",
+        "straggler/reporting/decision_hook.py",
+        "        pause = min(max(meanwhile(), _SHORTEST_LOOK), _LONGEST_LOOK)\n",
+        "        pause = _LONGEST_LOOK\n",
+        ("tests/straggler/reporting/test_decision_hook.py",),
+    ),
+    Mutant(
+        "a report is not hurried for which training waits to agree",
+        "straggler/scheduled_reports.py",
+        "        return self._thread.is_hurried() or self._agreement.is_waited_for\n",
+        "        return self._thread.is_hurried()\n",
+        ("tests/straggler/test_scheduled_reports.py",),
+    ),
+    Mutant(
+        "the counter of a rank that is late stays in the store",
+        "straggler/exchange/store.py",
+        "if self._store.add(counter, 1) == 1 and self._is_over(sequence):",
+        "if self._store.add(counter, 1) == 0:",
+        ("tests/straggler/exchange/test_exchange.py",),
     ),
     Mutant(
         "a wrapped cached method has no cache_info",

@@ -84,6 +84,8 @@ class Agreement:
         self._iteration = iteration
         self._steps_in = steps_in
         self._ahead_seconds = max(3.0 * heard_within, _LEAST_AHEAD_SECONDS)
+        self.is_waited_for = False
+        """Whether the training thread waits for the final word."""
         self._changed = threading.Condition()
         self._open: Proposal | None = None
         self._number = self._agreed = -1
@@ -167,10 +169,14 @@ class Agreement:
             return None
         with self._changed:
             number = self._open.number if self._open is not None else None
-            is_known = self._changed.wait_for(
-                lambda: self._open is None or self._open.number != number or self._open.is_final is not None,
-                timeout=_WAIT_FACTOR * self._bound,
-            )
+            self.is_waited_for = True
+            try:
+                is_known = self._changed.wait_for(
+                    lambda: self._open is None or self._open.number != number or self._open.is_final is not None,
+                    timeout=_WAIT_FACTOR * self._bound,
+                )
+            finally:
+                self.is_waited_for = False
             proposal = self._open
             if proposal is None or proposal.number != number:  # it was not agreed to
                 return None

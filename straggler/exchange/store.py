@@ -91,9 +91,16 @@ class StoreExchange:
             self._posted[kind_of(sequence)] = sequence
             self._windows_made[_place(sequence)] = value = b"%d " % sequence + payload
             self._store.set(self._to_write("window", *_place(sequence), self.rank), value)
-            self._store.add(self._to_write("count", sequence), 1)
+            counter = self._to_write("count", sequence)
+            if self._store.add(counter, 1) == 1 and self._is_over(sequence):
+                self._store.delete_key(counter)  # it would stay: rank 0 removes those of the last few reports
 
         self._helper.call("leaving this rank's window", work, self._bound)
+
+    def _is_over(self, sequence: int) -> bool:
+        """Return whether rank 0 has collected a later report than this, so that this rank's window comes too late."""
+        latest = self._key("collected", kind_of(sequence))
+        return self._store.check([latest]) and int(self._store.get(latest)) > sequence
 
     def collect(self, sequence: int, is_over: Callable[[], bool] | None = None) -> list[bytes | None]:
         """Return every rank's latest window, on rank 0, in at most the bound; see :class:`Exchange`."""
@@ -121,6 +128,7 @@ class StoreExchange:
                 grace = now + min(_GRACE_SECONDS, self._bound)
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
+        self._store.set(self._to_write("collected", kind_of(sequence)), str(sequence))
         for before in range(1, LATE_REPORTS + 1):  # a rank that is late makes its counter anew
             self._store.delete_key(self._key("count", sequence - before))
         everybody = range(self.world_size)

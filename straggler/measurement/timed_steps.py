@@ -91,7 +91,10 @@ def _flags(function: Any) -> int:
 
 
 def _driver(
-    begin: Callable[..., Any], timed_for: Callable[[tuple[Any, ...]], _Timed], is_compiling: Callable[[], bool]
+    begin: Callable[..., Any],
+    timed_for: Callable[[tuple[Any, ...]], _Timed],
+    is_compiling: Callable[[], bool],
+    ends: type[Exception] | tuple[()] = (),
 ) -> Callable[..., Generator[Any, Any, Any]]:
     """Return a generator function that makes what runs in steps, and does each of them while it is timed.
 
@@ -99,6 +102,7 @@ def _driver(
         begin: Makes it; it has ``send`` and ``throw``.
         timed_for: Takes the arguments that ``begin`` gets.
         is_compiling: As for :func:`timed_steps`.
+        ends: What is raised at the end, as by an asynchronous generator; it is returned.
     """
 
     def driver(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -113,6 +117,8 @@ def _driver(
                     value = step(value)
                 except StopIteration as ended:  # caught in here, so that the last step counts
                     return ended.value
+                except ends as ended:
+                    return ended
                 except BaseException:
                     value = step = inner = args = ()  # they may hold what is raised, which would hold itself
                     raise
@@ -133,7 +139,7 @@ def _asynchronous(
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
     """Return an asynchronous generator function: what each ``asend`` and ``athrow`` of the original does is timed."""
     stepping: Callable[..., Any] = types.coroutine(
-        _driver(lambda _, step: step, lambda args: args[0], is_compiling),
+        _driver(lambda _, step: step, lambda args: args[0], is_compiling, ends=StopAsyncIteration),
     )
 
     async def generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
@@ -142,8 +148,8 @@ def _asynchronous(
         while True:
             try:
                 value = await stepping(timed, step)
-            except StopAsyncIteration:
-                return
+                if isinstance(value, StopAsyncIteration):
+                    return
             finally:
                 step = None  # as above
             try:

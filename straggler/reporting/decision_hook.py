@@ -1,11 +1,18 @@
-"""GuardedHook: what the user's hook decides on a report; what it does wrong is logged once and decides nothing."""
+"""GuardedHook: what the user's hook decides on a report; what it does wrong is logged once and decides nothing.
+
+A hook may take its time, and raise anything, ``SystemExit`` too. It is called on a thread of its own, so that the one
+that makes reports goes on to answer the other ranks, for which training waits where all have agreed to something.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from straggler.pacing import carried
 
 if TYPE_CHECKING:
     from straggler.reporting.report import Report
@@ -14,6 +21,8 @@ __all__ = ["GuardedHook"]
 
 logger = logging.getLogger(__name__)
 
+_SHORTEST_LOOK, _LONGEST_LOOK = 0.001, 0.05
+
 
 class GuardedHook:
     """Asks a hook, and raises nothing."""
@@ -21,13 +30,23 @@ class GuardedHook:
     def __init__(self) -> None:
         self._has_failed = False
 
-    def ask(self, hook: Callable[[Report], Mapping[str, Any]] | None, report: Report) -> Mapping[str, Any]:
-        """Return what a hook decides on a report, empty where there is none or it does something wrong."""
+    def ask(
+        self,
+        hook: Callable[[Report], Mapping[str, Any]] | None,
+        report: Report,
+        meanwhile: Callable[[], float] = lambda: _LONGEST_LOOK,
+    ) -> Mapping[str, Any]:
+        """Return what a hook decides on a report, empty where there is none or it does something wrong.
+
+        Args:
+            hook: Of the user.
+            report: What it is given.
+            meanwhile: Called again and again until it has decided; returns the seconds until the next call.
+        """
         if hook is None:
             return {}
-        try:
-            decision: Any = hook(report)
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        decision, error = _apart(hook, report, meanwhile)
+        if error is not None:
             self._say(hook, f"raised {type(error).__name__}: {error}", error)
             return {}
         try:
@@ -41,7 +60,7 @@ class GuardedHook:
             self._say(hook, f"returned {decision!r:.200}, and no mapping; {{}} decides nothing")
         return {}
 
-    def _say(self, hook: Callable[..., Any], what: str, error: Exception | None = None) -> None:
+    def _say(self, hook: Callable[..., Any], what: str, error: BaseException | None = None) -> None:
         if self._has_failed:
             return
         self._has_failed = True
@@ -53,3 +72,29 @@ class GuardedHook:
             what,
             exc_info=None if error is None else (type(error), error, trace),
         )
+
+
+def _apart(
+    hook: Callable[[Report], Any], report: Report, meanwhile: Callable[[], float]
+) -> tuple[Any, BaseException | None]:
+    """Call a hook on another thread; return what it returns, and what it raises."""
+    done = threading.Event()
+    returned: list[Any] = []
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            returned.append(hook(report))
+        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
+            raised.append(error)
+        finally:
+            done.set()
+
+    try:
+        threading.Thread(target=carried(call), name="straggler-decides", daemon=True).start()
+    except RuntimeError:  # the system refuses a thread, or the interpreter ends
+        call()
+    pause = 0.0
+    while not done.wait(pause):
+        pause = min(max(meanwhile(), _SHORTEST_LOOK), _LONGEST_LOOK)
+    return (returned[0] if returned else None), (raised[0] if raised else None)

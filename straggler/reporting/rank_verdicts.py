@@ -128,7 +128,7 @@ class RankVerdicts:
             reasons.append(f"{_A_CORE} {100 * share:.0f} % of the time")
         else:
             beside = core_wait(device, others)
-        if window.in_means[row, rank]:
+        if window.in_means[row, rank] and self._median_excess(window, row, rank) < 0.5 * excess[row]:
             reasons.insert(0, "some of its steps take much longer, and most do not")
         return Verdict(
             rank=rank,
@@ -142,6 +142,12 @@ class RankVerdicts:
             because=", ".join(reason for reason in reasons if reason),
             beside=beside,
         )
+
+    def _median_excess(self, window: RobustScores, row: int, rank: int) -> float:
+        """Return by how much the median of a rank's last windows is over its peers'."""
+        last = [float(x[row, rank]) for x in window.recent if row < len(x)]
+        known = [value for value in last if value == value]
+        return sum(known) / len(known) if known else 0.0
 
     def slow_cells(self, window: RobustScores) -> npt.NDArray[np.bool_]:
         """Return the cells that are SLOW and matter, shape ``(rows, ranks)``."""

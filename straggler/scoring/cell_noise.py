@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from straggler.pacing import pace, paced
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.spreads import TAIL_RANKS, student_quantile
 
@@ -78,20 +79,24 @@ class CellNoise:
             return
         here = np.ones(y.shape, dtype=bool) if missing is None else ~missing
         apart = y - _group_means(np.where(here, y, np.float32(np.nan)), peers)
+        pace()
         known = here & ~np.isnan(self._last)
         half = np.square(apart - self._last, out=np.zeros_like(y), where=known)
         half *= np.float32(0.5) * sizes / np.maximum(sizes - np.float32(1.0), np.float32(1.0))
+        pace()
         usual = np.maximum(self._between, self._within)
         np.minimum(half, _OUTLIER * usual, out=half, where=(usual > 0.0) & (self._differences > 2.0))
         self._differences += known
         weight = known / np.clip(self._differences, np.float32(1.0), np.float32(_LONGEST))
         self._between += (half - self._between) * weight
+        pace()
         self._is_measured = errors is not None
         if errors is not None:
             measured = here & ~np.isnan(errors)
             self._windows += measured
             weight = measured / np.clip(self._windows, np.float32(1.0), np.float32(_LONGEST))
             self._within += (np.square(np.where(measured, errors, np.float32(0.0))) - self._within) * weight
+        pace()
         self._last = np.where(here, apart, self._last)
         self._prior = self._within if self._is_measured else np.maximum(self._within, self._usual(peers))
         self._reference = self._of_reference(peers)
@@ -108,12 +113,16 @@ class CellNoise:
             before: Windows of the mean that it is compared with, where that is the cell's own past; None: the peers.
         """
         square = self._own().flat[cells] + self._reference.flat[cells]
-        square *= self._counts[cells % self._ranks]
+        square *= self.counts(cells)
         shares = 1.0 / np.maximum(now, 1.0)
         if before is not None:
             shares = shares + 1.0 / np.maximum(before, 1.0)
         degrees = np.minimum(self._differences.flat[cells], _LONGEST).astype(np.float64) + _PRIOR_DEGREES
         return np.asarray(student_quantile(z, degrees) * np.sqrt(square * shares), dtype=np.float32)
+
+    def counts(self, cells: Cells) -> npt.NDArray[np.bool_]:
+        """Return whether the noise of each cell is known here: it has few peers."""
+        return np.asarray(self._counts[cells % self._ranks])
 
     def reset_row(self, row: int) -> None:
         """Forget a row."""
@@ -127,6 +136,7 @@ class CellNoise:
         """Return the variance of each rank's own part in one window."""
         count = np.minimum(self._differences, np.float32(_LONGEST))
         prior = np.float32(_PRIOR_WINDOWS)
+        pace()
         both = (prior * self._prior + count * self._between) / (prior + count)
         return np.asarray(both, dtype=np.float32)
 
@@ -161,6 +171,6 @@ def _group_means(values: Float32, peers: PeerGroups) -> Float32:
         return np.asarray(
             filled.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1), np.float32
         )
-    sums = np.stack([np.bincount(peers.member, row, peers.count) for row in filled])
-    counts = np.stack([np.bincount(peers.member, row, peers.count) for row in known])
+    sums = np.stack([np.bincount(peers.member, row, peers.count) for row in paced(filled)])
+    counts = np.stack([np.bincount(peers.member, row, peers.count) for row in paced(known)])
     return np.asarray(peers.spread_out((sums / np.maximum(counts, 1)).astype(np.float32)), np.float32)

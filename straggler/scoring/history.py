@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.pacing import pace
+from straggler.settings import RobustSettings
 
-__all__ = ["RowHistory", "average_of_last", "began", "count_bits"]
+__all__ = ["RowHistory", "average_of_last", "began", "count_bits", "lasts"]
 
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
 
+_MAJORITY = 0.6
 _POPCOUNT = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
 
@@ -136,6 +138,22 @@ class RowHistory:
 def count_bits(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
     """Return how many bits are set in each number."""
     return np.asarray(_POPCOUNT[bits.astype("<u4")[:, None].view(np.uint8)].sum(axis=1, dtype=np.int64))
+
+
+def lasts(bits: npt.NDArray[np.uint32], scale: int, seen: Float32, settings: RobustSettings) -> npt.NDArray[np.bool_]:
+    """Return which cells were near a bar in most windows of a pool, and in ``k`` of the last ``m``.
+
+    Args:
+        bits: As in :class:`RowHistory`, of some cells.
+        scale: Windows of the pool.
+        seen: Windows since the first of each cell.
+        settings: Have ``k`` and ``m``.
+    """
+    recent = count_bits(bits & np.uint32((1 << settings.m) - 1)) >= settings.k
+    if scale <= settings.m:
+        return recent
+    longer = count_bits(bits & np.uint32((1 << scale) - 1))
+    return np.asarray(recent & (longer >= np.ceil(_MAJORITY * np.minimum(seen, scale))))
 
 
 def began(bits: npt.NDArray[np.uint32], windows: int) -> npt.NDArray[np.int64]:

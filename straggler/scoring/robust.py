@@ -46,7 +46,7 @@ import numpy.typing as npt
 
 from straggler.pacing import pace
 from straggler.scoring.found import LEVEL, Floors, Found
-from straggler.scoring.history import RowHistory, average_of_last, began, count_bits
+from straggler.scoring.history import RowHistory, average_of_last, began, lasts
 from straggler.scoring.modes import UndeclaredGroups, is_of_a_node
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust_scores import IMPLAUSIBLE, OF_MEANS, OK, UNKNOWN, UNSURE, RobustScores
@@ -65,7 +65,6 @@ Errors = tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]
 _LONGER_SCALES = (8, 20)
 _MEAN_LEVEL = 0.07
 _MEAN_CHANGE = 0.05
-_MAJORITY = 0.6
 
 
 class RobustScorer:
@@ -176,22 +175,13 @@ class RobustScorer:
                 bits[missing] = kept
         return found
 
-    def _enough(self, bits: npt.NDArray[np.uint32], scale: int, seen: Float32) -> Bools:
-        """Return which cells were near a bar in most windows of the pool, and in ``k`` of the last ``m``."""
-        k, m = self.settings.k, self.settings.m
-        recent = count_bits(bits & np.uint32((1 << m) - 1)) >= k
-        if scale <= m:
-            return recent
-        longer = count_bits(bits & np.uint32((1 << scale) - 1))
-        return np.asarray(recent & (longer >= np.ceil(_MAJORITY * np.minimum(seen, scale))))
-
     def _judge(self, found: list[tuple[int, Found]]) -> None:
         """Set and end SLOW. Works on the suspects only."""
         history = self._history
         for number, one in sorted(found, key=lambda pair: self._tracks[pair[0]].pools.scales[pair[1].place]):
             scale = self._tracks[number].pools.scales[one.place]
             seen = self._tracks[number].pools.seen.flat[one.cells]
-            enough = self._enough(history.bits[number].flat[one.cells], scale, seen)
+            enough = lasts(history.bits[number].flat[one.cells], scale, seen, self.settings)
             new = enough & ~history.slow.flat[one.cells]
             if not len(cells := one.cells[new]):
                 continue
@@ -236,12 +226,18 @@ class RobustScorer:
         history.calm.flat[slow] = np.minimum(calm, 255)
         history.release(slow[calm >= self.settings.release_windows], self._scales[-1])
 
-    def _unsure(self) -> Cells:
-        """Return which cells have been over the floor for long, though under their bar."""
-        history, track = self._history, self._tracks[0]
-        cells = track.above[~history.slow.flat[track.above]]
-        scale = self._scales[-1]
-        return cells[self._enough(history.bits[0].flat[cells], scale, track.pools.seen.flat[cells])]
+    def _unsure(self, pooled: Float32) -> Cells:
+        """Return which cells have been over the floor for long, though under their bar; show by how much."""
+        history, scale, found = self._history, self._scales[-1], [np.zeros(0, dtype=np.intp)]
+        for bits, track in zip(history.bits, self._tracks[: self._statistics], strict=False):
+            cells = track.above[~history.slow.flat[track.above]]
+            # Of a few peers it is known that this is no noise; of many, the bars say what is usual.
+            is_so = lasts(bits.flat[cells], scale, track.pools.seen.flat[cells], self.settings)
+            is_so |= track.noise.counts(cells)
+            found.append(cells := cells[is_so])
+            shown = np.expm1(track.pools.average_of(len(track.pools.scales) - 1, cells))
+            pooled.flat[cells] = np.maximum(pooled.flat[cells], shown)  # NaN stays
+        return np.concatenate(found)
 
     def _find_groups(self, peers: PeerGroups, state: Bytes) -> None:
         """Look for undeclared groups of ranks, and name none of them as slow for what it has always been."""
@@ -271,8 +267,8 @@ class RobustScorer:
         history = self._history
         state, settings = history.slow.astype(np.uint8), self.settings
         if self.windows + 1 >= settings.k and self.ranks > 2:
-            state.flat[np.flatnonzero(pooled <= np.float32(settings.implausible - 1.0))] = IMPLAUSIBLE
-        unsure = self._unsure()
+            state.flat[self._tracks[0].far_below(np.flatnonzero(pooled <= settings.implausible - 1.0))] = IMPLAUSIBLE
+        unsure = self._unsure(pooled)
         state.flat[unsure] = np.where(state.flat[unsure] == OK, UNSURE, state.flat[unsure])
         pace()
         self._find_groups(peers, state)
@@ -293,7 +289,7 @@ class RobustScorer:
             k=settings.k,
             number=self.windows,
             strength=np.where(history.slow, history.strength, np.float32(0.0)),
-            level_bar=np.expm1(track.longest_bars(unsure)),
+            level_bar=np.expm1(np.maximum.reduce([t.longest_bars(unsure) for t in self._tracks[: self._statistics]])),
             in_means=history.slow & (history.test >= OF_MEANS),
             bar=np.expm1(np.where(history.slow, history.bar, np.float32(0.0))),
             groups=self._groups.told(),

@@ -245,6 +245,11 @@ class Track:
         noise = self.noise.bars(cells, _OF_A_GAP, np.minimum(seen, self.pools.scales[0]))
         return average, float(noise.max(initial=0.0))
 
+    def far_below(self, cells: Cells) -> Cells:
+        """Return those of some cells that are below their peers by more than their noise explains."""
+        noise = self.noise.bars(cells, _SIGMAS, np.minimum(self.pools.seen.flat[cells], self.pools.scales[0]))
+        return cells[-self.pools.average_of(0, cells) >= noise]
+
     def changed(self, cells: Cells) -> Cells:
         """Return those of some cells that were set apart which had less than half of it before."""
         usual = self.pools.usual_of(cells, self._learning)

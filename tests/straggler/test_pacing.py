@@ -201,5 +201,5 @@ def test_where_a_plan_is_to_be_heard_or_ranks_wait_for_the_report_it_waits_for_l
     exchange.rank = rank
     settings = DetectorSettings(gather_on_rank0=gathers, report_time_interval=60.0, report_bound_seconds=10.0)
     reports = ScheduledReports(Reporter(exchange, [], settings), settings)
-    assert reports._paced_for == seconds
+    assert reports.reporter.paced_seconds == seconds
     reports.close()

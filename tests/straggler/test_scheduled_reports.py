@@ -201,6 +201,27 @@ def test_all_ranks_learn_of_a_decision_at_the_same_iteration(request):
     assert job.ranks[0].ended[2] < at
 
 
+def test_a_report_in_the_making_is_hurried_where_training_waits_to_agree(request):
+    """The thread that makes it is the one that hears the final word."""
+    job = Ranks(2, request.node.name)
+    reports = job.ranks[0].reports
+    assert not reports._is_hurried()
+    assert not reports._pacer._is_hurried()
+    seen = []
+    wait_for = reports._agreement._changed.wait_for
+
+    def look(predicate, timeout):
+        seen.append((reports._is_hurried(), reports._pacer._is_hurried()))
+        return wait_for(predicate, 0.0)
+
+    reports._agreement._changed.wait_for = look
+    reports._agreement.propose({"stop": "now"})
+    assert reports._agreement.due(10**6) is None
+    assert seen == [(True, True)]
+    assert not reports._is_hurried()
+    job.close()
+
+
 def test_a_report_that_is_asked_for_comes_at_once_and_does_not_disturb_those_on_schedule(request):
     job = Ranks(2, request.node.name, report_time_interval=1.0)
     first = job.ranks[0]

@@ -340,6 +340,18 @@ def test_a_report_of_a_rank_that_has_left_names_that_as_the_reason(store):
     first.close()
 
 
+def test_the_counter_that_a_late_rank_makes_anew_does_not_stay(store):
+    before = store.num_keys()
+    first, second = exchanges(store, 2)
+    for sequence in range(20):
+        first.post(sequence, b"of 0")
+        first.collect(sequence, lambda: True)
+    second.post(2, b"very late")
+    second.close()
+    first.close()
+    assert store.num_keys() == before
+
+
 def test_nobody_waits_for_a_rank_0_that_has_left(store):
     first, second = exchanges(store, 2)
     first.publish(4, {1: b"an old one"})

@@ -1,12 +1,14 @@
 """What a user's decision hook does wrong is logged once, and neither costs the report nor reaches the training."""
 
 import re
+import threading
 import time
 
 import pytest
 
 from straggler import Detector
 from straggler.probes.cpu_wall import CpuWallProbe
+from straggler.reporting.decision_hook import GuardedHook
 
 
 @pytest.fixture
@@ -27,7 +29,17 @@ def circular(report):
     return made
 
 
+def leave(report):
+    raise SystemExit(3)
+
+
+def interrupt(report):
+    raise KeyboardInterrupt
+
+
 WRONG = [
+    (leave, "leave raised SystemExit: 3"),
+    (interrupt, "interrupt raised KeyboardInterrupt"),
     (divide, "divide raised ZeroDivisionError"),
     (circular, "circular returned .*not JSON"),
     (lambda report: None, "returned None, and no mapping"),
@@ -68,3 +80,19 @@ def test_a_right_decision_is_taken(detector):
     detector.set_decision_hook(lambda report: {"at": report.sequence})
     detector.generate_report()
     assert detector.last_decision() == {"at": 0}
+
+
+def test_others_are_answered_while_a_hook_takes_its_time():
+    asked, threads = threading.Event(), []
+
+    def slow(report):
+        threads.append(threading.current_thread().name)
+        assert asked.wait(60.0)
+        return {"stop": "now"}
+
+    def meanwhile():
+        asked.set()
+        return 0.0
+
+    assert GuardedHook().ask(slow, object(), meanwhile) == {"stop": "now"}
+    assert threads == ["straggler-decides"]

@@ -7,7 +7,7 @@ from straggler.measurement.standard_errors import standard_errors
 from straggler.scoring.cell_noise import CellNoise
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.robust_scores import SLOW, UNSURE
+from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNSURE
 
 ONE = np.array([1], dtype=np.uint64)
 
@@ -85,7 +85,39 @@ def test_two_equal_ranks_with_much_noise_are_not_unsure_for_ever():
         errors = tuple(of / value for of, value in zip(standard_errors(samples), (med, mean), strict=True))
         window = scorer.update(ONE, med, num_SR=np.full((1, 2), 5), means_SR=mean, errors_SR=errors)
         unsure += bool((window.state == UNSURE).any())
-    assert unsure < 4
+    assert unsure < 10
+
+
+def test_a_slowness_of_some_steps_that_is_no_proof_is_unsure():
+    def slowed(number, samples):
+        samples[1] *= 1.0 + 0.8 * (np.arange(samples.shape[1]) % 3 == 0)
+        return samples
+
+    count, window = named(3, lengths, 16, 40, seed=11, change=slowed)
+    assert count[[0, 2]].tolist() == [0, 0]
+    assert window.state[0, 1] in (SLOW, UNSURE)
+    assert 0.1 < window.excess[0, 1] < 0.5
+    assert window.level_bar[0, 1] > window.excess[0, 1] or window.state[0, 1] == SLOW
+
+
+def test_ranks_that_all_differ_are_unsure_and_not_passed_over():
+    def slowed(number, samples):
+        return samples * np.array([[0.8], [1.0], [1.25]])
+
+    count, window = named(3, disturbed, 20, 30, seed=12, change=slowed)
+    assert count.tolist() == [0, 0, 0]
+    assert window.state[0, 2] == UNSURE
+
+
+def test_a_few_random_steps_are_not_implausibly_fast():
+    for seed in range(30):
+        rng, scorer = np.random.default_rng(seed), RobustScorer(4)
+        for _ in range(30):
+            samples = rng.choice([4.0, 16.0, 64.0], size=(4, 4))
+            med, mean = np.median(samples, axis=1)[None], samples.mean(axis=1)[None]
+            errors = tuple(of / value for of, value in zip(standard_errors(samples), (med, mean), strict=True))
+            window = scorer.update(ONE, med, num_SR=np.full((1, 4), 4), means_SR=mean, errors_SR=errors)
+            assert not (window.state == IMPLAUSIBLE).any()
 
 
 def test_what_is_unsure_says_how_much_would_be_a_proof():

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from straggler.scoring.history import lasts
 from straggler.scoring.modes import slow_groups
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
 from straggler.scoring.robust_scores import OK, SLOW, UNSURE
 from straggler.scoring.spreads import normal_quantile, spread_of, student_quantile
+from straggler.settings import RobustSettings
 
 ONE = np.array([1], dtype=np.uint64)
 RANKS = 64
@@ -164,8 +166,7 @@ def test_a_slow_rank_is_released_only_when_the_same_scale_is_calm():
     ],
 )
 def test_what_is_slow_at_a_longer_scale_is_near_a_bar_in_most_windows_of_it(bits, scale, seen, is_enough):
-    scorer = RobustScorer(RANKS)
-    enough = scorer._enough(np.array([bits], dtype=np.uint32), scale, np.array([seen], dtype=np.float32))
+    enough = lasts(np.array([bits], dtype=np.uint32), scale, np.array([seen], dtype=np.float32), RobustSettings())
     assert enough.tolist() == [is_enough]
 
 

@@ -78,7 +78,8 @@ class CellNoise:
         if not self._counts.any():
             return
         here = np.ones(y.shape, dtype=bool) if missing is None else ~missing
-        apart = y - _group_means(np.where(here, y, np.float32(np.nan)), peers)
+        means = _group_means(np.where(here, y, np.float32(np.nan)), peers)
+        apart = y - np.where(sizes > 1, means, np.float32(0.0))  # one alone is compared with its own past
         pace()
         known = here & ~np.isnan(self._last)
         half = np.square(apart - self._last, out=np.zeros_like(y), where=known)

@@ -181,3 +181,11 @@ def test_each_group_has_a_reference_of_its_own():
     bars = noise.bars(np.arange(4), 3.0, np.full(4, 1.0))
     assert bars[0] == bars[2]
     assert bars[1] == pytest.approx(10.0 * bars[0], rel=1e-5)
+
+
+def test_the_noise_of_a_rank_without_peers_is_that_of_its_own_past():
+    noise, peers = CellNoise(1), PeerGroups.everybody(1)
+    rng = np.random.default_rng(13)
+    for value in rng.normal(0.0, 0.05, 40):
+        noise.see(np.array([[value]], dtype=np.float32), None, None, peers)
+    assert 0.1 < float(noise.bars(np.zeros(1, dtype=np.intp), 3.0, np.ones(1))[0]) < 0.4

@@ -196,7 +196,8 @@ class Detector:
         """Count an iteration and return a report that has been finished. Call it once per iteration, on every rank.
 
         The call waits for nobody: where it is time for a report it only ends the window. A later call returns the
-        report, most often the next but one.
+        report, most often the next but one. Only at an iteration for which a decision is proposed, it waits for the
+        final word.
 
         Returns:
             The report; None while there is none, and always on the other ranks when gathering on rank 0.
@@ -247,7 +248,8 @@ class Detector:
         Args:
             decide: Called on rank 0 with the report, on a thread of its own, while training goes on; returns a mapping
                 of JSON values, empty where nothing is to be done. Given on every rank, though only rank 0's is called:
-                the others ask for decisions where it is given. What it does wrong is logged once, and decides nothing.
+                the others ask for decisions where it is given. What it does wrong is logged once, and decides nothing;
+                on a report that comes while it still decides on the one before it is not asked.
         """
         measuring = self._running("set_decision_hook")
         check_function("set_decision_hook(decide)", decide)

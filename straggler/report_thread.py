@@ -48,6 +48,8 @@ class ReportThread:
         self._hurried_from = math.inf
         self._is_closed = False
         self._has_failed = False
+        self._later = 0
+        self._counting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="straggler-reports", daemon=True)
         self._thread.start()
         _open.add(self)
@@ -55,6 +57,18 @@ class ReportThread:
     def do(self, work: Callable[[], None]) -> None:
         """Have something done, without waiting for it; what it raises is logged."""
         self._work.put(work)
+
+    def do_later(self, work: Callable[[], None]) -> None:
+        """Have something done that does not hurry the piece in hand."""
+
+        def carry_out() -> None:
+            with self._counting:
+                self._later -= 1
+            work()
+
+        with self._counting:
+            self._later += 1
+        self._work.put(carry_out)
 
     def do_and_wait(self, work: Callable[[], T]) -> T:
         """Have something done after what was given before; return what it returns, raise what it raises."""
@@ -81,7 +95,7 @@ class ReportThread:
     @property
     def waiting(self) -> int:
         """Return how many pieces of work have not begun."""
-        return self._work.qsize() - self._is_closed
+        return self._work.qsize() - self._later - self._is_closed
 
     def is_hurried(self) -> bool:
         """Return whether the piece in hand should wait for nobody any more: others wait, or the thread is to end."""
@@ -90,7 +104,7 @@ class ReportThread:
     @property
     def is_awaited(self) -> bool:
         """Return whether somebody waits for the piece in hand to be over: another piece does, or the end."""
-        return self._work.qsize() > 0
+        return self._work.qsize() > self._later
 
     def close(self, grace_seconds: float = _GRACE_SECONDS, limit_seconds: float = _LONGEST_END_SECONDS) -> None:
         """Finish what was given, and end.

@@ -65,7 +65,7 @@ class Reporter:
         self.exchange = exchange
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
         self.meanwhile: Callable[[], float] = lambda: 1.0
-        self._hook = GuardedHook()
+        self.hook = GuardedHook()
         self._probes = probes
         self._gather = settings.gather_on_rank0
         self._wanting: set[int] = set()
@@ -108,8 +108,8 @@ class Reporter:
             is_over: Where nobody waits for the report: asked again and again, True ends it with what is there.
 
         Returns:
-            The report, None on the other ranks when gathering on rank 0; and what rank 0 has decided on it. Of a
-            report that nobody waits for, only rank 0 knows that here.
+            The report, None on the other ranks when gathering on rank 0; and what rank 0 has decided on it. On a report
+            that nobody waits for the hook is asked later.
         """
         began = time.monotonic()
         self._durations = [*self._durations[-_HISTORY:], window.elapsed]
@@ -201,7 +201,7 @@ class Reporter:
             **_local(collected),
         )
         report = of_job if self._gather else of_job.of_rank(0)
-        decision = self._hook.ask(self.decide, report, self.meanwhile)
+        decision = self.hook.ask(self.decide, report, self.meanwhile) if is_over is None else {}
         is_for_all = not self._gather or (self.decide is not None and is_over is None)
         if is_for_all or self._wanting:
             # What nobody waits for is not done at once either: rank 0 proposes it to all.

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _MOST_WAITING = 4
 """Windows that wait to be reported; more come only where the store hangs, and are then part of the next one."""
 _SHORTEST_POLL = 0.005
+_LONGEST_WAIT = 0.25
+"""Seconds for which training waits for the final word beside a report that waits for a rank."""
 _NOTHING_TO_ASK = 60.0
 
 
@@ -75,7 +77,7 @@ class ScheduledReports:
             heard_within=exchange.heard_within,
         )
         # Where training waits for the final word on a proposal, no step comes, and this thread is to hear that word.
-        self._pacer = Pacer(lambda: self._thread.is_awaited or self._agreement.is_waited_for)
+        self._pacer = Pacer(lambda: self._thread.is_awaited or self._agreement.has_waited(0.0))
         reporter.meanwhile = self._poll
         self._thread = ReportThread(self._poll, at_exit=exchange.close)
 
@@ -95,14 +97,17 @@ class ScheduledReports:
 
     def _make(self, number: int, window: EndedWindow) -> None:
         with self._pacer.beside_training(self.reporter.paced_seconds):
-            report, decision = self.reporter.make(number, window, self._is_hurried)
+            report, _ = self.reporter.make(number, window, self._is_hurried)
+            if report is not None and self._exchange.rank == 0:
+                self.reporter.hook.begin(self.reporter.decide, report, self._propose)
         if report is not None:
             self._finished.append(report)
-        if decision:
-            self._agreement.propose(decision)
+
+    def _propose(self, decision: Mapping[str, Any]) -> None:
+        self._thread.do_later(lambda: self._agreement.propose(decision))
 
     def _is_hurried(self) -> bool:
-        return self._thread.is_hurried() or self._agreement.is_waited_for
+        return self._thread.is_hurried() or self._agreement.has_waited(_LONGEST_WAIT)
 
     def make_now(self) -> Report | None:
         """Make a report of the time since the last, and wait for it; every rank does so."""

@@ -127,7 +127,7 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a report that somebody waits for is made in portions",
         "straggler/report_thread.py",
-        "        return self._work.qsize() > 0\n",
+        "        return self._work.qsize() > self._later\n",
         "        return False\n",
         ("tests/straggler/test_pacing.py",),
     ),
@@ -281,8 +281,8 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a decision is done at once by rank 0 alone",
         _REPORTS,
-        "            self._agreement.propose(decision)\n",
-        "            self.decision = decision\n",
+        "self._thread.do_later(lambda: self._agreement.propose(decision))",
+        "self.decision = decision",
         _RANKS,
     ),
     Mutant(

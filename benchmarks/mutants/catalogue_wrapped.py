@@ -177,8 +177,8 @@ MUTANTS_OF_WRAPPED_CODE = (
     Mutant(
         "what a decision hook raises costs the report",
         "straggler/reporting/decision_hook.py",
-        "        except BaseException as error:",
-        "        except ImportError as error:",
+        "    except BaseException as error:",
+        "    except ImportError as error:",
         ("tests/straggler/reporting/test_decision_hook.py",),
     ),
     Mutant(
@@ -189,9 +189,23 @@ MUTANTS_OF_WRAPPED_CODE = (
         ("tests/straggler/reporting/test_decision_hook.py",),
     ),
     Mutant(
+        "a hook that still decides is asked again",
+        "straggler/reporting/decision_hook.py",
+        "        if self._is_busy:\n",
+        "        if False:\n",
+        ("tests/straggler/reporting/test_decision_hook.py",),
+    ),
+    Mutant(
+        "the final word on what training has done opens it once more",
+        "straggler/exchange/agreement.py",
+        " and self._open.number == proposal.number and self._open.is_final is None:",
+        " or True:",
+        ("tests/straggler/exchange/test_agreement.py",),
+    ),
+    Mutant(
         "a report is not hurried for which training waits to agree",
         "straggler/scheduled_reports.py",
-        "        return self._thread.is_hurried() or self._agreement.is_waited_for\n",
+        "        return self._thread.is_hurried() or self._agreement.has_waited(_LONGEST_WAIT)\n",
         "        return self._thread.is_hurried()\n",
         ("tests/straggler/test_scheduled_reports.py",),
     ),

@@ -14,6 +14,7 @@ the bound, and says so. That happens where rank 0 hangs or ends in that moment.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -84,8 +85,7 @@ class Agreement:
         self._iteration = iteration
         self._steps_in = steps_in
         self._ahead_seconds = max(3.0 * heard_within, _LEAST_AHEAD_SECONDS)
-        self.is_waited_for = False
-        """Whether the training thread waits for the final word."""
+        self._waits_since = math.inf
         self._changed = threading.Condition()
         self._open: Proposal | None = None
         self._number = self._agreed = -1
@@ -96,6 +96,10 @@ class Agreement:
     def is_open(self) -> bool:
         """Return whether a proposal waits for its end."""
         return self._open is not None
+
+    def has_waited(self, seconds: float) -> bool:
+        """Return whether the training thread waits for the final word, and has for so many seconds."""
+        return time.monotonic() - self._waits_since >= seconds
 
     def propose(self, decision: Mapping[str, Any]) -> None:
         """Propose, on rank 0, what all ranks are to do; while another proposal is open this one is dropped."""
@@ -117,7 +121,7 @@ class Agreement:
     def settle(self) -> None:
         """Count the answers, on rank 0, and make the open proposal final, or end it, once that can be said."""
         proposal = self._open
-        if self._rank != 0 or proposal is None:
+        if self._rank != 0 or proposal is None or proposal.is_final is not None:
             return
         outcome = Ballots.outcome(self._count(proposal.number), self._others)
         if outcome is None and time.monotonic() >= self._until:
@@ -129,21 +133,20 @@ class Agreement:
         if outcome:
             self._agreed = proposal.number
         self._put(attrs.evolve(proposal, is_final=outcome))
-        self._set(attrs.evolve(proposal, is_final=outcome))
+        self._finish(attrs.evolve(proposal, is_final=outcome))
         if not outcome and self._tries < _TRIES:
             self._try(proposal.decision)
 
     def learn(self, proposal: Proposal) -> None:
         """Take what rank 0 shows, on every other rank, and answer it once."""
         if proposal.is_final is not None:
-            if self._open is not None and self._open.number == proposal.number:
-                self._set(proposal)
+            self._finish(proposal)
             return
         if proposal.number <= self._number:
             return
         if (former := self._open) is not None:  # rank 0 shows the next one already
             if former.number == proposal.agreed:
-                self._set(attrs.evolve(former, is_final=True))
+                self._finish(attrs.evolve(former, is_final=True))
                 return  # the next one is answered at a later look, once that is done
             self._set(None)
         self._number = proposal.number
@@ -153,6 +156,12 @@ class Agreement:
         if not can:
             self._set(None)
         self._answer(proposal.number, 1 if can else Ballots.REFUSAL)
+
+    def _finish(self, proposal: Proposal) -> None:
+        """Give the final word on the open proposal; once only, since training may have done it meanwhile."""
+        with self._changed:
+            if self._open is not None and self._open.number == proposal.number and self._open.is_final is None:
+                self._set(proposal)
 
     def _set(self, proposal: Proposal | None) -> None:
         with self._changed:
@@ -169,14 +178,14 @@ class Agreement:
             return None
         with self._changed:
             number = self._open.number if self._open is not None else None
-            self.is_waited_for = True
+            self._waits_since = time.monotonic()
             try:
                 is_known = self._changed.wait_for(
                     lambda: self._open is None or self._open.number != number or self._open.is_final is not None,
                     timeout=_WAIT_FACTOR * self._bound,
                 )
             finally:
-                self.is_waited_for = False
+                self._waits_since = math.inf
             proposal = self._open
             if proposal is None or proposal.number != number:  # it was not agreed to
                 return None

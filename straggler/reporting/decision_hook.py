@@ -1,7 +1,8 @@
 """GuardedHook: what the user's hook decides on a report; what it does wrong is logged once and decides nothing.
 
-A hook may take its time, and raise anything, ``SystemExit`` too. It is called on a thread of its own, so that the one
-that makes reports goes on to answer the other ranks, for which training waits where all have agreed to something.
+A hook may take its time, or never return, and raise anything, ``SystemExit`` too. It is called on a thread of its own,
+so that the one that makes reports goes on: beside training nobody waits for it, and it is not asked on a report while
+it still decides on the one before.
 """
 
 from __future__ import annotations
@@ -29,6 +30,35 @@ class GuardedHook:
 
     def __init__(self) -> None:
         self._has_failed = False
+        self._is_busy = False
+
+    def begin(
+        self,
+        hook: Callable[[Report], Mapping[str, Any]] | None,
+        report: Report,
+        then: Callable[[Mapping[str, Any]], object],
+    ) -> None:
+        """Ask a hook without waiting for it.
+
+        Args:
+            hook: Of the user; None: nothing is asked.
+            report: What it is given.
+            then: Called on the hook's thread with what it decides, unless that is empty.
+        """
+        if hook is None:
+            return
+        if self._is_busy:
+            self._say(hook, "still decides on a report when the next one is there, on which it is not asked")
+            return
+        self._is_busy = True
+
+        def call() -> None:
+            decision = self._checked(hook, *_called(hook, report))
+            self._is_busy = False
+            if decision:
+                then(decision)
+
+        _on_a_thread(carried(call))
 
     def ask(
         self,
@@ -45,7 +75,20 @@ class GuardedHook:
         """
         if hook is None:
             return {}
-        decision, error = _apart(hook, report, meanwhile)
+        done, told = threading.Event(), list[tuple[Any, BaseException | None]]()
+
+        def call() -> None:
+            told.append(_called(hook, report))
+            done.set()
+
+        _on_a_thread(carried(call))
+        pause = 0.0
+        while not done.wait(pause):
+            pause = min(max(meanwhile(), _SHORTEST_LOOK), _LONGEST_LOOK)
+        return self._checked(hook, *told[0])
+
+    def _checked(self, hook: Callable[..., Any], decision: Any, error: BaseException | None) -> Mapping[str, Any]:
+        """Return a decision that is one, else nothing, which is said."""
         if error is not None:
             self._say(hook, f"raised {type(error).__name__}: {error}", error)
             return {}
@@ -74,27 +117,16 @@ class GuardedHook:
         )
 
 
-def _apart(
-    hook: Callable[[Report], Any], report: Report, meanwhile: Callable[[], float]
-) -> tuple[Any, BaseException | None]:
-    """Call a hook on another thread; return what it returns, and what it raises."""
-    done = threading.Event()
-    returned: list[Any] = []
-    raised: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            returned.append(hook(report))
-        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
-            raised.append(error)
-        finally:
-            done.set()
-
+def _called(hook: Callable[[Report], Any], report: Report) -> tuple[Any, BaseException | None]:
+    """Return what a hook returns, and what it raises."""
     try:
-        threading.Thread(target=carried(call), name="straggler-decides", daemon=True).start()
+        return hook(report), None
+    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
+        return None, error
+
+
+def _on_a_thread(call: Callable[[], None]) -> None:
+    try:
+        threading.Thread(target=call, name="straggler-decides", daemon=True).start()
     except RuntimeError:  # the system refuses a thread, or the interpreter ends
         call()
-    pause = 0.0
-    while not done.wait(pause):
-        pause = min(max(meanwhile(), _SHORTEST_LOOK), _LONGEST_LOOK)
-    return (returned[0] if returned else None), (raised[0] if raised else None)

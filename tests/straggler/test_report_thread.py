@@ -113,3 +113,23 @@ def test_a_process_that_ends_finishes_the_report_in_hand_first():
     ended = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "finished\n", "")
     assert time.monotonic() - began < 60.0
+
+
+def test_what_is_done_later_hurries_nothing():
+    begun, may_go, done = threading.Event(), threading.Event(), []
+
+    def work():
+        begun.set()
+        assert may_go.wait(60.0)
+        done.append("in hand")
+
+    thread = ReportThread(lambda: 60.0)
+    thread.do(work)
+    assert begun.wait(60.0)
+    thread.do_later(lambda: done.append("later"))
+    assert (thread.is_hurried(), thread.is_awaited, thread.waiting) == (False, False, 0)
+    thread.do(lambda: done.append("next"))
+    assert (thread.is_hurried(), thread.is_awaited, thread.waiting) == (True, True, 1)
+    may_go.set()
+    thread.close()
+    assert done == ["in hand", "later", "next"]

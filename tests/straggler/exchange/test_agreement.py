@@ -187,3 +187,21 @@ def test_in_any_order_of_messages_and_steps_all_stop_at_one_iteration_or_none_do
                 job.look(rank)
             job.train(rank)
     assert len(set(job.done)) == 1
+
+
+def test_what_is_done_is_not_done_again_when_the_final_word_comes_once_more():
+    """It may be read, or counted, just before training does what it says."""
+    job = Job(2)
+    job.ranks[0].propose(DECISION)
+    job.look(1)
+    for _ in range(3):
+        job.ranks[0].settle()
+    assert [proposal.is_final for proposal in job.shown] == [None, True]
+    job.look(1)
+    final, at = job.shown[-1], job.shown[-1].iteration
+    for rank in job.ranks:
+        assert rank.due(at) == DECISION
+        rank.learn(final)
+        rank._finish(final)
+        assert rank.due(at + 1) is None
+        assert not rank.is_open

@@ -70,7 +70,9 @@ def test_a_report_that_is_waited_for_is_made_without_a_decision(detector, caplog
 def test_a_report_beside_training_is_made_without_a_decision(detector, caplog, hook, said):
     detector.set_decision_hook(hook)
     deadline = time.monotonic() + 60.0
-    while detector.generate_report_if_interval_elapsed() is None and time.monotonic() < deadline:
+    reports = 0
+    while not (reports > 1 and caplog.records) and time.monotonic() < deadline:
+        reports += detector.generate_report_if_interval_elapsed() is not None
         time.sleep(0.001)
     assert time.monotonic() < deadline
     assert [record.name for record in caplog.records] == ["straggler.reporting.decision_hook"]
@@ -96,3 +98,37 @@ def test_others_are_answered_while_a_hook_takes_its_time():
 
     assert GuardedHook().ask(slow, object(), meanwhile) == {"stop": "now"}
     assert threads == ["straggler-decides"]
+
+
+def test_a_hook_that_never_returns_costs_no_report(detector, caplog):
+    never = threading.Event()
+    detector.set_decision_hook(lambda report: never.wait(60.0) or {})
+    reports, deadline = [], time.monotonic() + 60.0
+    while not (len(reports) >= 4 and caplog.records) and time.monotonic() < deadline:
+        if (report := detector.generate_report_if_interval_elapsed()) is not None:
+            reports.append(report.sequence)
+        time.sleep(0.001)
+    assert reports[:4] == [0, 1, 2, 3]
+    (record,) = caplog.records
+    assert "still decides on a report when the next one is there" in record.getMessage()
+    never.set()
+
+
+def test_what_a_hook_decides_later_is_proposed_then():
+    hook, decided, may_go = GuardedHook(), [], threading.Event()
+
+    def slow(report):
+        assert may_go.wait(60.0)
+        return {"stop": report}
+
+    hook.begin(slow, "first", decided.append)
+    hook.begin(slow, "second", decided.append)
+    assert decided == []
+    may_go.set()
+    deadline = time.monotonic() + 60.0
+    while (not decided or hook._is_busy) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert decided == [{"stop": "first"}]
+    hook.begin(lambda report: {}, "third", decided.append)
+    hook.begin(None, "fourth", decided.append)
+    assert decided == [{"stop": "first"}]

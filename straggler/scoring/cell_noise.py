@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from straggler.pacing import pace, paced
 from straggler.scoring.peers import PeerGroups
+from straggler.scoring.robust_scores import LEAST_NOISE
 from straggler.scoring.spreads import TAIL_RANKS, student_quantile
 
 __all__ = ["CellNoise"]
@@ -38,6 +39,7 @@ _PRIOR_WINDOWS = 4.0
 _PRIOR_DEGREES = 8.0
 _OUTLIER = np.float32(4.0)
 """Times the variance so far that one difference counts for at most: a step to another level is no noise."""
+_LEAST = np.float32(LEAST_NOISE**2)
 _FEW = 4
 _OF_A_MEDIAN = 1.57
 """The variance of a median by that of a mean, for normal variables: pi / 2."""
@@ -85,8 +87,8 @@ class CellNoise:
         half = np.square(apart - self._last, out=np.zeros_like(y), where=known)
         half *= np.float32(0.5) * sizes / np.maximum(sizes - np.float32(1.0), np.float32(1.0))
         pace()
-        usual = np.maximum(self._between, self._within)
-        np.minimum(half, _OUTLIER * usual, out=half, where=(usual > 0.0) & (self._differences > 2.0))
+        usual = np.maximum(np.maximum(self._between, self._within), _LEAST)
+        np.minimum(half, _OUTLIER * usual, out=half, where=self._differences > 2.0)
         self._differences += known
         weight = known / np.clip(self._differences, np.float32(1.0), np.float32(_LONGEST))
         self._between += (half - self._between) * weight

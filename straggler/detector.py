@@ -246,10 +246,10 @@ class Detector:
         """Let rank 0 decide on each report; every rank learns of the decision at the same iteration.
 
         Args:
-            decide: Called on rank 0 with the report, on a thread of its own, while training goes on; returns a mapping
-                of JSON values, empty where nothing is to be done. Given on every rank, though only rank 0's is called:
-                the others ask for decisions where it is given. What it does wrong is logged once, and decides nothing;
-                on a report that comes while it still decides on the one before it is not asked.
+            decide: Called on rank 0 with the report, beside training on a thread of its own; returns a mapping of JSON
+                values, empty where nothing is to be done. Given on every rank, though only rank 0's is called: the
+                others ask for decisions where it is given. What it does wrong is logged once, and decides nothing. It
+                is not asked on reports that come while it still works on an earlier one.
         """
         measuring = self._running("set_decision_hook")
         check_function("set_decision_hook(decide)", decide)

@@ -131,7 +131,7 @@ def carried(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def wait_no_longer_than(seconds: float) -> None:
-    """Let the work on this thread wait for steps for at most so many seconds more: others wait for it, as turns out."""
+    """Limit the waits for steps that the work on this thread still makes, once others turn out to wait for it."""
     if _here.pacer is not None:
         _here.pacer._left = min(_here.pacer._left, seconds)
 

@@ -94,8 +94,8 @@ class ReportThread:
 
     @property
     def waiting(self) -> int:
-        """Return how many pieces of work have not begun."""
-        return self._work.qsize() - self._later - self._is_closed
+        """Return how many pieces of work have not begun, but for those that hurry nothing."""
+        return max(self._work.qsize() - self._later - self._is_closed, 0)
 
     def is_hurried(self) -> bool:
         """Return whether the piece in hand should wait for nobody any more: others wait, or the thread is to end."""

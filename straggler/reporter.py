@@ -64,7 +64,6 @@ class Reporter:
     ) -> None:
         self.exchange = exchange
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
-        self.meanwhile: Callable[[], float] = lambda: 1.0
         self.hook = GuardedHook()
         self._probes = probes
         self._gather = settings.gather_on_rank0
@@ -197,11 +196,10 @@ class Reporter:
             wall_time=time.time(),
             elapsed_seconds=time.monotonic() - began,
             notes=self._notes(collected, gathered),
-            missing=None,
             **_local(collected),
         )
         report = of_job if self._gather else of_job.of_rank(0)
-        decision = self.hook.ask(self.decide, report, self.meanwhile) if is_over is None else {}
+        decision = self.hook.ask(self.decide, report) if is_over is None else {}
         is_for_all = not self._gather or (self.decide is not None and is_over is None)
         if is_for_all or self._wanting:
             # What nobody waits for is not done at once either: rank 0 proposes it to all.
@@ -284,7 +282,7 @@ class Reporter:
         return notes
 
 
-def _local(collected: Collected) -> dict[str, dict[str, Summary]]:
+def _local(collected: Collected) -> dict[str, Any]:
     """Return what this rank measured by itself, in the units of nvidia-resiliency-ext."""
 
     def of(family: Family, per_second: float) -> dict[str, Summary]:

@@ -78,7 +78,6 @@ class ScheduledReports:
         )
         # Where training waits for the final word on a proposal, no step comes, and this thread is to hear that word.
         self._pacer = Pacer(lambda: self._thread.is_awaited or self._agreement.has_waited(0.0))
-        reporter.meanwhile = self._poll
         self._thread = ReportThread(self._poll, at_exit=exchange.close)
 
     def tick(self) -> Report | None:

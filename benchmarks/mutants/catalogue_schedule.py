@@ -106,7 +106,7 @@ MUTANTS_OF_THE_SCHEDULE = (
     Mutant(
         "a rank waits for the answer of a rank 0 that has left",
         _EXCHANGE,
-        "(is_over is not None and is_over()) or self._store.check([is_closed])",
+        "(is_over is not None and is_over()) or self._store.check([has_left])",
         "is_over is not None and is_over()",
         _STORE,
     ),

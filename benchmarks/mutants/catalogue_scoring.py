@@ -76,7 +76,7 @@ MUTANTS_OF_SCORING = (
     Mutant(
         "a few ranks that differ by noise are groups",
         "straggler/scoring/modes.py",
-        "slow_groups(values, noise if self._ranks < _FEW_RANKS else 0.0)",
+        "slow_groups(values, noise)",
         "slow_groups(values)",
         _ROWS,
     ),

@@ -10,9 +10,9 @@ the whole bound, at every report, and nobody waits for it. Only :meth:`Detector.
 rank that was missing last time gets a short grace, but its window of last time, which has come since, is taken.
 
 Cost per report: a rank writes one value and adds one to a counter (O(K)), and asks once or twice for the next plan;
-rank 0 reads N values (O(N)). Two keys per rank are overwritten in turn (with the report's number, so that an old
-window is recognised); only the counter is new each time, and the last ones are deleted. When all ranks have closed
-their exchange, no key is left (:mod:`straggler.exchange.leaving`).
+rank 0 reads N values (O(N)) and writes which report they were for. Two keys per rank are overwritten in turn (with the
+report's number, so that an old window is recognised); only the counter is new each time, and the last ones are deleted.
+When all ranks have closed their exchange, no key is left (:mod:`straggler.exchange.leaving`).
 
 Every call to the store is made on a helper thread and waited for with a limit: the server of the store lives in
 some process too, and if that process is stopped, a call never returns. Until the call returns, no other is made: one

@@ -92,13 +92,13 @@ class StoreExchange:
             self._windows_made[_place(sequence)] = value = b"%d " % sequence + payload
             self._store.set(self._to_write("window", *_place(sequence), self.rank), value)
             counter = self._to_write("count", sequence)
-            if self._store.add(counter, 1) == 1 and self._is_over(sequence):
+            if self._store.add(counter, 1) == 1 and self._is_too_late(sequence):
                 self._store.delete_key(counter)  # it would stay: rank 0 removes those of the last few reports
 
         self._helper.call("leaving this rank's window", work, self._bound)
 
-    def _is_over(self, sequence: int) -> bool:
-        """Return whether rank 0 has collected a later report than this, so that this rank's window comes too late."""
+    def _is_too_late(self, sequence: int) -> bool:
+        """Return whether rank 0 has collected a later report than this already."""
         latest = self._key("collected", kind_of(sequence))
         return self._store.check([latest]) and int(self._store.get(latest)) > sequence
 
@@ -188,14 +188,14 @@ class StoreExchange:
 
     def _outcome(self, sequence: int, is_over: Callable[[], bool] | None) -> bytes | None:
         deadline = time.monotonic() + 2 * self._bound
-        key, is_closed = self._key("outcome", self.rank), self._key(IS_OVER)
+        key, has_left = self._key("outcome", self.rank), self._key(IS_OVER)
         pause = 0.001
         while time.monotonic() < deadline and self._is_expected():
             if self._store.check([key]):
                 number, _, word = self._store.get(key).partition(b" ")
                 if int(number) >= sequence and kind_of(int(number)) == kind_of(sequence):
                     return word if int(number) == sequence else None  # a later one: this rank's came too late
-            if (is_over is not None and is_over()) or self._store.check([is_closed]):
+            if (is_over is not None and is_over()) or self._store.check([has_left]):
                 return None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)

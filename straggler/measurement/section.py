@@ -173,12 +173,8 @@ class Section:
     ) -> None:
         end = perf_counter_ns()
         thread = get_ident()
-        if self._nested and (depth := self._nested.get(thread, 0)) > 0:
-            # Here, and not in a method: an entry at the limit of recursion is left without calling any deeper.
-            if depth == 1:
-                del self._nested[thread]
-            else:
-                self._nested[thread] = depth - 1
+        if self._nested and self._nested.get(thread):  # no call to a method: at the limit of recursion it would fail
+            self._nested[thread] -= 1
             return
         start = self._open.pop(thread, None)
         if start is None:
@@ -238,20 +234,12 @@ class Section:
                 apart = clock.waits.apart_since(before_apart) if clock.waits is not None and before_apart else 0
                 self._on_core.append(own - apart)
 
-    def _leave_nested(self, thread: int) -> bool:
-        depth = self._nested.get(thread, 0)
-        if depth <= 0:
-            return False
-        if depth == 1:
-            del self._nested[thread]
-        else:
-            self._nested[thread] = depth - 1
-        return True
-
     def _give_up_entry(self) -> None:
         """Forget the oldest entry, which another thread than the one that leaves it has begun."""
         opened = min(list(self._open.items()), key=lambda entry: entry[1], default=None)
-        if opened is not None and not self._leave_nested(opened[0]):
+        if opened is not None and self._nested.get(opened[0]):
+            self._nested[opened[0]] -= 1
+        elif opened is not None:
             for by_thread in (self._open, self._seen, self._waited, self._apart):
                 by_thread.pop(opened[0], None)
             for timer in self._timers:

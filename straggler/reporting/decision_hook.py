@@ -1,8 +1,8 @@
 """GuardedHook: what the user's hook decides on a report; what it does wrong is logged once and decides nothing.
 
-A hook may take its time, or never return, and raise anything, ``SystemExit`` too. It is called on a thread of its own,
-so that the one that makes reports goes on: beside training nobody waits for it, and it is not asked on a report while
-it still decides on the one before.
+A hook may take long, never return, or raise anything, ``SystemExit`` too. Beside training it is therefore called on a
+thread of its own, and nobody waits for it: the thread that makes reports also answers the other ranks, and training
+waits for those answers. On a report that the script waits for it is called in place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["GuardedHook"]
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_LOOK, _LONGEST_LOOK = 0.001, 0.05
+_NOTHING = "nothing is decided on the report"
 
 
 class GuardedHook:
     """Asks a hook, and raises nothing."""
 
     def __init__(self) -> None:
-        self._has_failed = False
+        self._said: set[str] = set()
         self._is_busy = False
 
     def begin(
@@ -45,10 +45,7 @@ class GuardedHook:
             report: What it is given.
             then: Called on the hook's thread with what it decides, unless that is empty.
         """
-        if hook is None:
-            return
-        if self._is_busy:
-            self._say(hook, "still decides on a report when the next one is there, on which it is not asked")
+        if hook is None or self._misses(hook):
             return
         self._is_busy = True
 
@@ -60,37 +57,22 @@ class GuardedHook:
 
         _on_a_thread(carried(call))
 
-    def ask(
-        self,
-        hook: Callable[[Report], Mapping[str, Any]] | None,
-        report: Report,
-        meanwhile: Callable[[], float] = lambda: _LONGEST_LOOK,
-    ) -> Mapping[str, Any]:
-        """Return what a hook decides on a report, empty where there is none or it does something wrong.
-
-        Args:
-            hook: Of the user.
-            report: What it is given.
-            meanwhile: Called again and again until it has decided; returns the seconds until the next call.
-        """
-        if hook is None:
+    def ask(self, hook: Callable[[Report], Mapping[str, Any]] | None, report: Report) -> Mapping[str, Any]:
+        """Return what a hook decides on a report, empty where there is none or it does something wrong."""
+        if hook is None or self._misses(hook):
             return {}
-        done, told = threading.Event(), list[tuple[Any, BaseException | None]]()
+        return self._checked(hook, *_called(hook, report))
 
-        def call() -> None:
-            told.append(_called(hook, report))
-            done.set()
-
-        _on_a_thread(carried(call))
-        pause = 0.0
-        while not done.wait(pause):
-            pause = min(max(meanwhile(), _SHORTEST_LOOK), _LONGEST_LOOK)
-        return self._checked(hook, *told[0])
+    def _misses(self, hook: Callable[..., Any]) -> bool:
+        """Return whether a hook still works on an earlier report, which is said."""
+        if self._is_busy:
+            self._say(hook, "takes longer than the time between two reports; it is not asked on those that it misses")
+        return self._is_busy
 
     def _checked(self, hook: Callable[..., Any], decision: Any, error: BaseException | None) -> Mapping[str, Any]:
         """Return a decision that is one, else nothing, which is said."""
         if error is not None:
-            self._say(hook, f"raised {type(error).__name__}: {error}", error)
+            self._say(hook, f"raised {type(error).__name__}: {error}; {_NOTHING}", error)
             return {}
         try:
             if isinstance(decision, Mapping):
@@ -98,19 +80,20 @@ class GuardedHook:
                 json.dumps(found)
                 return found
         except (TypeError, ValueError, RecursionError) as error:
-            self._say(hook, f"returned {decision!r:.200}, which is not JSON ({error})")
+            self._say(hook, f"returned {decision!r:.200}, which is not JSON ({error}); {_NOTHING}")
         else:
-            self._say(hook, f"returned {decision!r:.200}, and no mapping; {{}} decides nothing")
+            self._say(hook, f"returned {decision!r:.200}, and no mapping ({{}} decides nothing); {_NOTHING}")
         return {}
 
     def _say(self, hook: Callable[..., Any], what: str, error: BaseException | None = None) -> None:
-        if self._has_failed:
+        kind = what.partition(" ")[0]  # each is said once, and one does not hide another
+        if kind in self._said:
             return
-        self._has_failed = True
+        self._said.add(kind)
         # The hook's own frames: the first one is that of this module.
         trace = None if error is None or error.__traceback__ is None else error.__traceback__.tb_next
         logger.warning(
-            "straggler: the decision hook %s %s; nothing is decided on the report (said once)",
+            "straggler: the decision hook %s %s (said once)",
             getattr(hook, "__qualname__", repr(hook)),
             what,
             exc_info=None if error is None else (type(error), error, trace),

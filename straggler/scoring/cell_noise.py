@@ -55,7 +55,7 @@ class CellNoise:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._is_measured = False
-        self._counts = np.zeros(ranks, dtype=bool)
+        self._has_few = np.zeros(ranks, dtype=bool)
         self._last = np.zeros((0, ranks), dtype=np.float32)
         self._within = self._last.copy()
         self._prior = self._last.copy()
@@ -76,8 +76,8 @@ class CellNoise:
         """
         self._grow(y.shape[0])
         sizes = peers.sizes().astype(np.float32)
-        self._counts = np.broadcast_to(sizes < TAIL_RANKS, y.shape[1:])
-        if not self._counts.any():
+        self._has_few = np.broadcast_to(sizes < TAIL_RANKS, y.shape[1:])
+        if not self._has_few.any():
             return
         here = np.ones(y.shape, dtype=bool) if missing is None else ~missing
         means = _group_means(np.where(here, y, np.float32(np.nan)), peers)
@@ -116,16 +116,16 @@ class CellNoise:
             before: Windows of the mean that it is compared with, where that is the cell's own past; None: the peers.
         """
         square = self._own().flat[cells] + self._reference.flat[cells]
-        square *= self.counts(cells)
+        square *= self.is_known(cells)
         shares = 1.0 / np.maximum(now, 1.0)
         if before is not None:
             shares = shares + 1.0 / np.maximum(before, 1.0)
         degrees = np.minimum(self._differences.flat[cells], _LONGEST).astype(np.float64) + _PRIOR_DEGREES
         return np.asarray(student_quantile(z, degrees) * np.sqrt(square * shares), dtype=np.float32)
 
-    def counts(self, cells: Cells) -> npt.NDArray[np.bool_]:
+    def is_known(self, cells: Cells) -> npt.NDArray[np.bool_]:
         """Return whether the noise of each cell is known here: it has few peers."""
-        return np.asarray(self._counts[cells % self._ranks])
+        return np.asarray(self._has_few[cells % self._ranks])
 
     def reset_row(self, row: int) -> None:
         """Forget a row."""

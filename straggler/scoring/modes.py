@@ -6,8 +6,8 @@ anywhere; stages and the like are regular in the number of the rank: a few block
 sense of Wald and Wolfowitz 1940), or every n-th rank. Only such modes are said to be groups.
 
 Where as many ranks are slow from the beginning as not, there is no majority, and so nobody is slow: the one half may do
-more work than the other, as of two stages. Of fewer than 16 ranks the gap is to be larger than what the noise of the
-ranks explains, too, since the spread of two ranks is small by chance.
+more work than the other, as of two stages. The gap is also larger than what the noise of the ranks explains, since
+the spread of two ranks is small by chance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GAP_SPREADS = 6.0
 _MOST_PERIOD = 64
 _ALIKE = 0.98
 _WHOLE_MODE = 0.1
-_FEWEST_RANKS, _FEW_RANKS = 4, 16
+_FEWEST_RANKS = 4
 _WIDE = 0.04
 _LOOK_AGAIN, _FIRST_LOOK = 8, 2
 
@@ -85,7 +85,7 @@ class UndeclaredGroups:
             rows |= {*np.flatnonzero(spread > _WIDE).tolist(), *self.splits}
         for row in rows:
             values, noise = level(row)
-            splits = slow_groups(values, noise if self._ranks < _FEW_RANKS else 0.0)
+            splits = slow_groups(values, noise)
             if not splits and 2 * int(slow[row].sum()) >= int((~np.isnan(values)).sum()):
                 splits = [slow[row]]
             if not splits:

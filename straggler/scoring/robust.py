@@ -233,7 +233,7 @@ class RobustScorer:
             cells = track.above[~history.slow.flat[track.above]]
             # Of a few peers it is known that this is no noise; of many, the bars say what is usual.
             is_so = lasts(bits.flat[cells], scale, track.pools.seen.flat[cells], self.settings)
-            is_so |= track.noise.counts(cells)
+            is_so |= track.noise.is_known(cells)
             found.append(cells := cells[is_so])
             shown = np.expm1(track.pools.average_of(len(track.pools.scales) - 1, cells))
             pooled.flat[cells] = np.maximum(pooled.flat[cells], shown)  # NaN stays

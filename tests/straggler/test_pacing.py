@@ -11,7 +11,7 @@ import pytest
 
 from straggler import Detector, pacing
 from straggler.exchange.bounded_calls import BoundedCalls
-from straggler.pacing import Pacer, carried, longest_wait, pace, paced
+from straggler.pacing import Pacer, carried, longest_wait, pace, paced, wait_no_longer_than
 from straggler.reporter import Reporter
 from straggler.scheduled_reports import ScheduledReports
 from straggler.settings import DetectorSettings
@@ -202,4 +202,15 @@ def test_where_a_plan_is_to_be_heard_or_ranks_wait_for_the_report_it_waits_for_l
     settings = DetectorSettings(gather_on_rank0=gathers, report_time_interval=60.0, report_bound_seconds=10.0)
     reports = ScheduledReports(Reporter(exchange, [], settings), settings)
     assert reports.reporter.paced_seconds == seconds
+    reports.reporter._wanting.add(2)  # a rank that expects a report of its own though rank 0 gathers
+    assert reports.reporter.paced_seconds == 2.5
     reports.close()
+
+
+def test_waits_that_remain_may_be_limited_and_are_never_made_longer() -> None:
+    wait_no_longer_than(1.0)  # no work beside training: nothing to limit
+    with Pacer(lambda: False).beside_training(60.0):
+        wait_no_longer_than(3.0)
+        assert longest_wait() == 3.0
+        wait_no_longer_than(9.0)
+        assert longest_wait() == 3.0

@@ -93,6 +93,19 @@ def test_outcomes_reach_their_ranks(store):
     assert second.outcome(1) == b"message of two parts"
 
 
+def test_nobody_waits_for_the_outcome_of_a_report_that_is_past(store):
+    first, second = exchanges(store, 2)
+    first.publish(7, {1: b"of a later one"})
+    began = time.monotonic()
+    assert second.outcome(5) is None
+    assert time.monotonic() - began < GENEROUS / 2
+    first.publish(asked(0), {1: b"asked for"})
+    late = threading.Timer(BOUND / 4, lambda: first.publish(8, {1: b"on schedule"}))
+    late.start()
+    assert second.outcome(8) == b"on schedule"
+    late.join()
+
+
 def test_waiting_for_an_outcome_is_bounded(store):
     _, second = exchanges(store, 2, bound_seconds=BOUND)
     began = time.monotonic()

@@ -200,6 +200,26 @@ def test_an_asynchronous_generator_gets_what_is_sent_and_thrown_and_is_closed(pl
     asyncio.run(use())
 
 
+def test_the_last_step_of_either_generator_counts(detector):
+    class Steps:
+        def plain(self, count):
+            yield from range(count)
+
+        async def asynchronous(self, count):
+            for number in range(count):
+                yield number
+
+    async def use():
+        return [number async for number in Steps().asynchronous(5)]
+
+    detector.wrap_callables([CallableId(Steps, "plain"), CallableId(Steps, "asynchronous")])
+    assert list(Steps().plain(5)) == asyncio.run(use()) == [0, 1, 2, 3, 4]
+    assert {name.rpartition(".")[2]: count for name, count in calls(detector).items()} == {
+        "plain": 6,
+        "asynchronous": 6,
+    }
+
+
 def test_a_loop_that_ends_closes_an_asynchronous_generator_once(plain):
     said = []
 

@@ -84,22 +84,6 @@ def test_a_right_decision_is_taken(detector):
     assert detector.last_decision() == {"at": 0}
 
 
-def test_others_are_answered_while_a_hook_takes_its_time():
-    asked, threads = threading.Event(), []
-
-    def slow(report):
-        threads.append(threading.current_thread().name)
-        assert asked.wait(60.0)
-        return {"stop": "now"}
-
-    def meanwhile():
-        asked.set()
-        return 0.0
-
-    assert GuardedHook().ask(slow, object(), meanwhile) == {"stop": "now"}
-    assert threads == ["straggler-decides"]
-
-
 def test_a_hook_that_never_returns_costs_no_report(detector, caplog):
     never = threading.Event()
     detector.set_decision_hook(lambda report: never.wait(60.0) or {})
@@ -110,7 +94,7 @@ def test_a_hook_that_never_returns_costs_no_report(detector, caplog):
         time.sleep(0.001)
     assert reports[:4] == [0, 1, 2, 3]
     (record,) = caplog.records
-    assert "still decides on a report when the next one is there" in record.getMessage()
+    assert "takes longer than the time between two reports" in record.getMessage()
     never.set()
 
 
@@ -123,6 +107,7 @@ def test_what_a_hook_decides_later_is_proposed_then():
 
     hook.begin(slow, "first", decided.append)
     hook.begin(slow, "second", decided.append)
+    assert hook.ask(slow, "asked for") == {}
     assert decided == []
     may_go.set()
     deadline = time.monotonic() + 60.0
@@ -132,3 +117,23 @@ def test_what_a_hook_decides_later_is_proposed_then():
     hook.begin(lambda report: {}, "third", decided.append)
     hook.begin(None, "fourth", decided.append)
     assert decided == [{"stop": "first"}]
+
+
+def test_one_fault_of_a_hook_does_not_hide_another(caplog):
+    hook = GuardedHook()
+    for _ in range(2):
+        assert hook.ask(lambda report: None, "report") == {}
+        assert hook.ask(divide, "report") == {}
+    assert [record.getMessage().split(" (said")[0].rpartition("; ")[2] for record in caplog.records] == [
+        "nothing is decided on the report"
+    ] * 2
+
+
+def test_where_no_thread_can_be_had_a_hook_is_called_in_place(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    decided = []
+    GuardedHook().begin(lambda report: {"stop": report}, "report", decided.append)
+    assert decided == [{"stop": "report"}]

@@ -20,6 +20,10 @@ from straggler.settings import DEFAULT_THRESHOLD, DetectorSettings
 from straggler.testing import FakeNvmlBackend, RecordedWindowsExchange
 
 
+def steps(seconds, num):
+    return seconds if isinstance(seconds, list) else [seconds] * num
+
+
 class Played:
     """Reports of a job made by hand: each call is one window."""
 
@@ -32,7 +36,7 @@ class Played:
     def report(
         self, sections=(), kernels=(), arrivals=(), own=(), missing=(), synchronous=(), devices=None, groups=None, num=5
     ):
-        """Sections, kernels, arrivals and own work: {name: [seconds of each rank, or None]}."""
+        """Sections, kernels, arrivals and own work: {name: [seconds of each rank, a list of its steps, or None]}."""
         self.sequence += 1
         payloads = []
         tables = ((Family.SECTION, sections), (Family.KERNEL, kernels), (Family.ARRIVAL, arrivals))
@@ -41,7 +45,7 @@ class Played:
             rows = [
                 (
                     self.names.add(name),
-                    Measured(family, name, summarise([seconds[rank]] * num), (0.0, 0.0), name in synchronous),
+                    Measured(family, name, summarise(steps(seconds[rank], num)), (0.0, 0.0), name in synchronous),
                 )
                 for family, table in tables
                 for name, seconds in dict(table).items()
@@ -284,6 +288,18 @@ def test_a_rank_that_is_slow_in_an_evaluation_is_slow():
         )
     assert [(v.rank, v.section) for v in report.stragglers()] == [(3, "forward (evaluation)")]
     assert list(report.identify_stragglers()["straggler_sections_relative"]) == ["forward (evaluation)"]
+
+
+@pytest.mark.parametrize(
+    ("own", "is_some"),
+    [([1.0] * 4 + [2.5] * 2, True), ([1.4] * 4 + [2.5] * 2, False), ([1.5] * 6, False)],
+    ids=["some steps", "all, and some much", "all alike"],
+)
+def test_only_where_the_median_shows_it_some_steps_are_said_to_be_long(own, is_some):
+    report = Played(4).reports(12, {"fwd": [1.0, 1.0, 1.0, own]})
+    (verdict,) = report.stragglers()
+    assert verdict.rank == 3
+    assert ("some of its steps take much longer, and most do not" in verdict.because) == is_some
 
 
 def test_the_log_shows_no_rank_as_slow_for_microseconds():

@@ -53,7 +53,6 @@ def named(ranks, draw, steps, windows, seed, change=lambda number, samples: samp
     ("draw", "steps"), [(lengths, 5), (lengths, 20), (lognormal, 20), (paused, 30), (disturbed, 20)]
 )
 def test_nobody_is_named_for_its_noise(draw, steps, ranks):
-    """So far a rank of two to four was named in one window in ten to thirty."""
     count, _ = named(ranks, draw, steps, 250, seed=5)
     assert count.sum() == 0
 

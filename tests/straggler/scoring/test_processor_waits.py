@@ -19,6 +19,7 @@ from straggler.probes.host_cpu import HostCpuProbe
 from straggler.reporting.rank_messages import decode_for_rank, encode_for_ranks
 from straggler.reporting.rank_verdicts import RankVerdicts
 from straggler.reporting.report import Report
+from straggler.reporting.report_log import as_record
 from straggler.scoring.processor_waits import MOST_EXPLAINED, PERIOD_SECONDS
 from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
@@ -125,6 +126,17 @@ def test_a_rank_that_is_slow_by_a_wait_is_unknown_with_that_reason():
     assert "UNKNOWN 1 ranks (2): it is slower, and" in report.table()
     assert not any(report.identify_stragglers().values())
     assert not any(report.identify_stragglers(section_rel_threshold=0.8).values())
+
+
+def test_a_wait_that_own_work_does_not_hold_is_said_beside_the_verdict():
+    waited = per_rank(0.02, 0.12)
+    core = per_rank(0.4, 0.6)
+    work = [computed + kept for computed, kept in zip(core, waited, strict=True)]
+    report = Job().windows(4, work, waited, core=core)[-1]
+    (verdict,) = report.stragglers()
+    assert (verdict.because, verdict.beside) == ("", "it also waited for a core 12 % of the time")
+    assert str(verdict).endswith("% sure; it also waited for a core 12 % of the time")
+    assert as_record(report)["verdicts"][0]["beside"] == verdict.beside
 
 
 def test_it_is_named_with_that_reason_where_the_wait_lasts():
